@@ -1,0 +1,65 @@
+# Object libraries. Every object is position independent with hidden visibility and is compiled once; the static library, the shared
+# library, the tests and the tools are all made of the same objects (ROPEWALK_OBJECT_TARGETS, a global property).
+
+function(ropewalk_object_properties name)
+  set_target_properties(${name} PROPERTIES
+    POSITION_INDEPENDENT_CODE ON
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON)
+  set_property(GLOBAL APPEND PROPERTY ROPEWALK_OBJECT_TARGETS ${name})
+endfunction()
+
+# Baseline objects: ropewalk_add_objects(<name> <sources>...). No sources, no target.
+function(ropewalk_add_objects name)
+  if(NOT ARGN)
+    return()
+  endif()
+  add_library(${name} OBJECT ${ARGN})
+  target_link_libraries(${name} PRIVATE ropewalk_baseline)
+  ropewalk_object_properties(${name})
+  set_property(GLOBAL APPEND PROPERTY ROPEWALK_BASELINE_TARGETS ${name})
+endfunction()
+
+# Kernel objects: the same sources once per ISA target, as ropewalk_isa_<target>.
+function(ropewalk_add_isa_objects)
+  if(NOT ARGN)
+    return()
+  endif()
+  foreach(target IN LISTS ROPEWALK_ISA_TARGETS)
+    string(TOUPPER "${target}" upper)
+    set(name ropewalk_isa_${target})
+    add_library(${name} OBJECT ${ARGN})
+    target_link_libraries(${name} PRIVATE ropewalk_common)
+    target_compile_definitions(${name} PRIVATE
+      ROPEWALK_TARGET=${target}
+      ROPEWALK_TARGET_${upper}=1
+      xsimd=ropewalk_xsimd_${target})  # renames xsimd's namespace: its inline functions differ per target, the linker cannot mix them
+    target_compile_options(${name} PRIVATE
+      ${ROPEWALK_ISA_FLAGS_${target}}
+      -fno-exceptions -fno-rtti -fno-math-errno
+      $<$<NOT:$<CONFIG:Release>>:-O2>)  # xsimd 8.1.0 does not even compile at -O0, and an unoptimised kernel tests nothing
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # g++ notes at every function that passes a 256- or 512-bit vector that GCC 4.6 passed it differently. No such call leaves an object.
+      target_compile_options(${name} PRIVATE -Wno-psabi)
+      if(target MATCHES "^avx512")
+        # GCC bug 105593: _mm512_undefined_*() in its own headers warns once inlined.
+        target_compile_options(${name} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
+      endif()
+    endif()
+    if(NOT ropewalk_xsimd_dir IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
+      target_include_directories(${name} SYSTEM PRIVATE "${ropewalk_xsimd_dir}")
+    endif()
+    ropewalk_object_properties(${name})
+    set_target_properties(${name} PROPERTIES INTERPROCEDURAL_OPTIMIZATION OFF)
+    set_property(GLOBAL APPEND PROPERTY ROPEWALK_ISA_OBJECT_TARGETS ${target})
+  endforeach()
+endfunction()
+
+# Links an executable of this project to the objects themselves: tests and tools see what the shared library hides.
+function(ropewalk_link_objects executable)
+  get_property(objects GLOBAL PROPERTY ROPEWALK_OBJECT_TARGETS)
+  target_link_libraries(${executable} PRIVATE ${objects} ropewalk_baseline Threads::Threads)
+  if(ROPEWALK_WITH_TBB)
+    target_link_libraries(${executable} PRIVATE TBB::tbb)
+  endif()
+endfunction()

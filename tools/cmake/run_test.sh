@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# One test binary on one ISA target, for ctest: skips (77) if the processor lacks the target.
+#
+#   run_test.sh TARGET HAS_TARGET FALLBACK [EMULATOR ...] -- BINARY [ARGUMENT ...]
+#
+# EMULATOR (may be empty) runs both HAS_TARGET and BINARY. FALLBACK is "" or a script with the interface of tools/emulate-avx512.sh, which
+# runs BINARY if the processor lacks TARGET. ROPEWALK_TEST_SHARDS=N splits the cases of the binary among N processes at a time.
+set -u
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+target=$1 has_target=$2 fallback=$3
+shift 3
+emulator=()
+while [ "$1" != -- ]; do emulator+=("$1"); shift; done
+shift
+# "default": no limit, the library chooses. Anything else: that target or nothing.
+if [ "$target" = default ]; then export ROPEWALK_ISA=; else export ROPEWALK_ISA=$target; fi
+
+"${emulator[@]}" "$has_target" "$target"
+case $? in
+  0) run() { "${emulator[@]}" "$@"; } ;;
+  1) if [ -z "$fallback" ]; then
+       echo "ropewalk-test: skipped: host lacks $target"
+       exit 77
+     fi
+     # The emulated machine is empty: it gets the environment, the golden vectors, and a processor that has the target and no more.
+     run() {
+       local options=() variable
+       case $target in
+         avx512) options=(--cpu skylake-x) ;;
+         avx512_bf16) options=(--cpu sapphire-rapids) ;;
+       esac
+       for variable in ROPEWALK_ISA GTEST_TOTAL_SHARDS GTEST_SHARD_INDEX; do
+         if [ -n "${!variable:-}" ]; then options+=(--env "$variable=${!variable}"); fi
+       done
+       bash "$fallback" "${options[@]}" --file "$root/tests/golden:$root/tests/golden" "$@"
+     } ;;
+  *) echo "run_test.sh: $has_target does not know '$target' or did not run" >&2; exit 1 ;;
+esac
+
+shards=${ROPEWALK_TEST_SHARDS:-1}
+if [ "$shards" -le 1 ]; then
+  run "$@"
+  exit
+fi
+
+logs=$(mktemp -d "${TMPDIR:-/tmp}/ropewalk-shards.XXXXXX") || exit 1
+trap 'rm -rf "$logs"' EXIT
+pids=()
+for ((i = 0; i < shards; ++i)); do
+  GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i run "$@" >"$logs/$i" 2>&1 &
+  pids+=($!)
+done
+code=0
+for ((i = 0; i < shards; ++i)); do
+  wait "${pids[$i]}" || code=$?
+  cat "$logs/$i"
+done
+exit $code

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Builds and tests everything, from a clean clone: installs what is missing, then one ctest run over all stages, in order, that stops at the
+# first failure. Builds are tests of that run too (<stage>: build), so its last lines are the summary of all there is.
+#
+#   tools/test.sh [--quick] [STAGE ...]
+#
+#   release    g++, -Werror: all tests on every x86 target the host has, structure and packaging tests
+#   emulated   only where the host lacks AVX-512 and tools/emulate-avx512.sh exists: the kernels on an emulated processor
+#   clang      the library with clang 19, -Werror
+#   xsimd      the kernels with the newest xsimd headers
+#   asan       address and undefined-behaviour sanitizers
+#   tsan       thread sanitizer: whatever has threads
+#   arm64      cross build, on qemu's cortex-a53, neoverse-n1 (no dot products) and max (all of them)
+#   debug      -O0 baseline code on qemu's Nehalem (no AVX: an instruction too new is a SIGILL) and Haswell
+#
+# --quick: release only. ROPEWALK_JOBS: parallel jobs, default all cores. Builds go to build/test/<stage>.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+jobs=${ROPEWALK_JOBS:-$(nproc)}
+cache=${ROPEWALK_CACHE:-$HOME/.cache/ropewalk}
+
+# Where AVX-512 cannot run, sanitizer builds save the time to compile it.
+host_targets=
+if ! grep -qw avx512f /proc/cpuinfo; then host_targets=avx2; fi
+
+# Sets `options`: what a stage's build is, for `cmake`.
+configuration() {
+  local only_tests=(-DROPEWALK_BUILD_TOOLS=OFF -DROPEWALK_BUILD_BENCH=OFF)
+  case $1 in
+    release) options=(--preset release -DROPEWALK_WERROR=ON) ;;
+    emulated) options=(--preset release "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_STATIC_TESTS=ON -DROPEWALK_WITH_TBB=OFF
+                     "-DROPEWALK_TEST_TARGETS=avx512;avx512_bf16" -DROPEWALK_TEST_FOLDERS=simd) ;;
+    clang) options=(--preset clang "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_BUILD_TESTS=OFF) ;;
+    xsimd) options=(--preset release "${only_tests[@]}" -DROPEWALK_WERROR=ON "-DROPEWALK_XSIMD_INCLUDE_DIR=$cache/xsimd-14.1.0"
+                    "-DROPEWALK_TEST_FOLDERS=simd;structure") ;;
+    asan) options=(--preset asan "${only_tests[@]}" "-DROPEWALK_TARGETS=$host_targets") ;;
+    tsan) options=(--preset tsan "${only_tests[@]}" "-DROPEWALK_TARGETS=$host_targets" -DROPEWALK_TEST_FOLDERS=runtime) ;;
+    arm64) options=(--preset arm64 "${only_tests[@]}" "-DROPEWALK_TEST_FOLDERS=simd;runtime;structure"
+                    "-DROPEWALK_TEST_MACHINES=cortex-a53:neon;neoverse-n1:neon;max:neon_bf16") ;;
+    debug) options=(--preset debug "${only_tests[@]}" -DROPEWALK_TARGETS=avx2 "-DROPEWALK_TEST_FOLDERS=simd;runtime"
+                    "-DROPEWALK_TEST_MACHINES=Nehalem:scalar;Haswell:avx2") ;;
+    *) echo "test.sh: unknown stage '$1' (see --help)" >&2; return 1 ;;
+  esac
+}
+
+stages=()
+quick=0
+for argument in "$@"; do
+  case $argument in
+    --quick) quick=1 ;;
+    -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    *) configuration "$argument"; stages+=("$argument") ;;
+  esac
+done
+if [ "$quick" = 1 ]; then
+  stages=(release)
+elif [ ${#stages[@]} = 0 ]; then
+  stages=(release emulated clang xsimd asan tsan arm64 debug)
+  if [ -z "$host_targets" ] || [ ! -e tools/emulate-avx512.sh ]; then stages=("${stages[@]/emulated/}"); fi
+fi
+
+if [ "$quick" = 1 ]; then tools/setup.sh; else tools/setup.sh --test; fi
+
+# The ctest run over all stages: for each its build, then the tests that its configuration registered.
+super=build/test/all
+mkdir -p "$super"
+: > "$super/CTestTestfile.cmake"
+for stage in "${stages[@]}"; do
+  if [ -z "$stage" ]; then continue; fi
+  folder=$root/build/test/$stage
+  configuration "$stage"
+  log=$root/build/test/$stage.configure.log
+  echo "test.sh: configuring $stage"
+  if ! cmake "${options[@]}" "-DROPEWALK_TEST_STAGE=$stage" -B "$folder" >"$log" 2>&1; then
+    cat "$log"
+    exit 1
+  fi
+  if [ "$stage" = emulated ]; then
+    echo "add_test([[emulated: emulator]] bash [[$root/tools/emulate-avx512.sh]] --setup)" >> "$super/CTestTestfile.cmake"
+  fi
+  cat >> "$super/CTestTestfile.cmake" <<END
+add_test([[$stage: build]] [[cmake]] --build [[$folder]] --parallel $jobs)
+set_tests_properties([[$stage: build]] PROPERTIES LABELS $stage TIMEOUT 3600)
+if(EXISTS [[$folder/CTestTestfile.cmake]])
+  subdirs([[$folder]])
+endif()
+END
+done
+
+# One test at a time, in order; a test binary spreads its cases over the cores itself.
+export ROPEWALK_TEST_SHARDS=${ROPEWALK_TEST_SHARDS:-$jobs}
+exec ctest --test-dir "$super" --output-on-failure --stop-on-failure
