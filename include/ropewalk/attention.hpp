@@ -1,0 +1,115 @@
+// Blocked attention with online softmax over pages or over plain K/V: plan once a step, run once a layer.
+//
+//   score(i, j) = softcap(scale * q_i . k_j) - slope_h * |position_i - j|      over the keys j that query i sees
+//   out_i       = sum_j softmax_j(score) v_j,      lse_i = ln sum_j exp(score)
+//
+// Conventions: query head h reads KV head h / (heads / kv_heads). A row that sees no key gives out 0 and lse -inf. Scores and sums are fp32.
+// The result of a row has the same bits whatever the number of threads, the batch it runs in, how its prefill was chunked and which pages
+// hold its keys (on one target): softmax tiles of 128 and chunks of 512 tokens lie at fixed token indices of the sequence, each score is one
+// chain over the head dimension, chunks are folded in order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+
+#include <ropewalk/executor.hpp>
+#include <ropewalk/export.hpp>
+#include <ropewalk/kv_pages.hpp>
+#include <ropewalk/status.hpp>
+#include <ropewalk/types.hpp>
+
+namespace ropewalk {
+
+// Which keys a query at position p sees: p - left <= j <= p + right. Position arithmetic only: keys outside are never read.
+struct attention_span {
+    static constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
+    int64_t left = unlimited;  // >= 0
+    int64_t right = 0;         // >= 0
+
+    static constexpr attention_span full() noexcept { return {unlimited, unlimited}; }
+    static constexpr attention_span causal() noexcept { return {unlimited, 0}; }
+    // window keys including the query's own position, as Hugging Face counts; window >= 1.
+    static constexpr attention_span sliding_window(int64_t window) noexcept { return {window - 1, 0}; }
+    static constexpr attention_span symmetric(int64_t distance) noexcept { return {distance, distance}; }
+};
+
+struct attention_problem {
+    int32_t heads = 0;     // query heads, a multiple of kv_heads
+    int32_t kv_heads = 0;
+    int32_t k_dim = 0;     // 1 .. 1024; width of q and k
+    int32_t v_dim = 0;     // 1 .. 1024; width of v and out
+    dtype q_type = dtype::fp32;
+    dtype out_type = dtype::fp32;
+    float scale = 0.0f;    // of the scores; 0 means 1 / sqrt(k_dim). Finite, not negative
+    float softcap = 0.0f;  // cap * tanh(score / cap) before bias and mask (Gemma 2); 0 is off. Finite, not negative
+    attention_span span;   // causal unless set
+    // [heads] or null. The slopes of alibi.hpp; null is off. Copied by the plan.
+    const float* alibi_slopes = nullptr;
+    // [heads] or null: per-head logit that takes part in the softmax but has no value (gpt-oss sinks). 0 is a legal sink. lse includes it.
+    const float* sinks = nullptr;
+};
+
+// A ragged batch of sequences that each bring q_len query tokens and have kv_len keys; prefill, chunked prefill and decode may be mixed. Row r of q
+// belongs to sequence s with q_indptr[s] <= r < q_indptr[s + 1]. By default the last query token stands at the last key (end-aligned):
+// position kv_len - q_len + i. Spans are read by build() only and may die after it.
+struct attention_batch {
+    std::span<const int64_t> q_indptr;   // [sequences + 1], ascending from 0
+    std::span<const int64_t> kv_lens;    // [sequences], >= 0, < 2^31
+    // [sequences] position of the first query token, or empty: end-aligned. Positions here count from the sequence's first key, key j has position j,
+    // whatever position rope gave it: masks and ALiBi depend on differences only.
+    std::span<const int64_t> q_starts;
+    // Paged keys: page table in CSR form; sequence s owns page_ids[page_indptr[s] .. page_indptr[s + 1]), at least ceil(kv_len / page_tokens).
+    std::span<const int64_t> page_indptr;  // [sequences + 1], ascending from 0
+    std::span<const int32_t> page_ids;
+    // Plain keys: rows kv_indptr[s] .. + kv_len of the K and V views. Exactly one of page_indptr and kv_indptr is given.
+    std::span<const int64_t> kv_indptr;    // [sequences + 1], ascending from 0
+};
+
+// What to do in a step: offsets only, no pointers to tensors, so one plan serves every layer of the same geometry. Building reuses the memory of the
+// plan, so a plan that is kept allocates only while it grows. A built plan is read-only: any number of threads may run it at the same
+// time, each run with a workspace of its own.
+class ROPEWALK_API attention_plan {
+public:
+    attention_plan() noexcept;
+    ~attention_plan();
+    attention_plan(attention_plan&&) noexcept;
+    attention_plan& operator=(attention_plan&&) noexcept;
+
+    // Pages of `layout`. page ids are checked against page_count.
+    [[nodiscard]] status build(const attention_problem& problem, const attention_batch& batch, const kv_layout& layout, int32_t page_count,
+                               int32_t concurrency = default_executor().concurrency()) noexcept;
+    // Plain K [rows, kv_heads, k_dim] and V [rows, kv_heads, v_dim] of the given types, without a cache.
+    [[nodiscard]] status build(const attention_problem& problem, const attention_batch& batch, dtype k_type, dtype v_type,
+                               int32_t concurrency = default_executor().concurrency()) noexcept;
+
+    // Bytes that run() needs, 64-byte aligned; depends on the plan only.
+    [[nodiscard]] std::size_t workspace_bytes() const noexcept;
+    [[nodiscard]] int64_t q_tokens() const noexcept;
+    // Bytes of K and V that the step reads from memory, each counted once per KV head, and multiply-adds times two; for benchmarks.
+    [[nodiscard]] int64_t kv_bytes() const noexcept;
+    [[nodiscard]] double flops() const noexcept;
+
+    struct state;
+    [[nodiscard]] const state* internals() const noexcept { return state_.get(); }
+
+private:
+    std::unique_ptr<state> state_;
+};
+
+// q [tokens, heads, k_dim], out [tokens, heads, v_dim]; lse [tokens, heads] dense, natural logarithm, or empty. out may not overlap q. The pages must
+// have the layout that the plan was built for. Allocates nothing, uses at most the plan's concurrency. On an error nothing is written.
+[[nodiscard]] ROPEWALK_API status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, head_view out,
+                                      std::span<float> lse, std::span<std::byte> workspace, executor& on = default_executor()) noexcept;
+[[nodiscard]] ROPEWALK_API status run(const attention_plan& plan, const_head_view q, const_head_view k, const_head_view v, head_view out,
+                                      std::span<float> lse, std::span<std::byte> workspace, executor& on = default_executor()) noexcept;
+
+// Merges two partial results of the same rows over disjoint keys: what one pass over all keys would give. a, b and out [tokens, heads, v_dim] of
+// any types, lse_* [tokens, heads]. Merging with an empty part (lse -inf) returns the other bit for bit. out may be a or b.
+// Parts computed with sinks count the sink twice; merge before adding it.
+[[nodiscard]] ROPEWALK_API status merge(const_head_view a, std::span<const float> lse_a, const_head_view b, std::span<const float> lse_b,
+                                        head_view out, std::span<float> lse) noexcept;
+
+}  // namespace ropewalk

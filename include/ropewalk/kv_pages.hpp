@@ -1,0 +1,82 @@
+// Level 1 of the KV cache: the page, its layout, and writing keys and values into pages that anybody may own.
+//
+// A page holds page_tokens tokens of all KV heads of one layer. Per KV head it is one contiguous, 64-byte-aligned record: K part, then V part.
+// With g = elements of a type in 32 bits (fp32 1, bf16 2; fp16 counts as 1):
+//
+//   K part  [page_tokens / 16][k_dim / g][16 tokens][g]   tokens lie in lanes: a step of Q.K reads one 64-byte line (two for fp16)
+//   V part  [page_tokens / g][v_dim][g]                   dims lie in lanes: a step of P.V reads 16 dims of g tokens
+//
+// k_dim is padded to a multiple of g and v_dim to a multiple of 16, and each part to 64 bytes, so that a line never holds two parts. The layout does
+// not depend on the instruction set: a page written on one machine can be read on any other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <ropewalk/executor.hpp>
+#include <ropewalk/export.hpp>
+#include <ropewalk/rope.hpp>
+#include <ropewalk/status.hpp>
+#include <ropewalk/types.hpp>
+
+namespace ropewalk {
+
+inline constexpr int32_t panel_tokens = 16;
+inline constexpr int64_t page_alignment = 64;
+
+struct ROPEWALK_API kv_layout {
+    dtype k_type = dtype::bf16;
+    dtype v_type = dtype::bf16;
+    int32_t kv_heads = 0;
+    int32_t k_dim = 0;  // 1 .. 1024
+    int32_t v_dim = 0;  // 1 .. 1024
+    int32_t page_tokens = 64;  // 16, 32, 64, 128 or 256
+    // Bytes from one head's record to the next and from one page to the next; 0 means tightly packed. Multiples of 64. An engine that has its
+    // own blocks sets them to place records inside its memory.
+    int64_t head_stride = 0;
+    int64_t page_stride = 0;
+
+    [[nodiscard]] status validate() const noexcept;
+
+    // The rest requires a valid layout. All in bytes.
+    [[nodiscard]] int64_t k_part_bytes() const noexcept;
+    [[nodiscard]] int64_t v_part_bytes() const noexcept;
+    [[nodiscard]] int64_t record_bytes() const noexcept { return k_part_bytes() + v_part_bytes(); }
+    [[nodiscard]] int64_t head_stride_bytes() const noexcept { return head_stride != 0 ? head_stride : record_bytes(); }
+    [[nodiscard]] int64_t page_stride_bytes() const noexcept { return page_stride != 0 ? page_stride : kv_heads * head_stride_bytes(); }
+    // Bytes that one token of one layer takes.
+    [[nodiscard]] int64_t token_bytes() const noexcept { return kv_heads * record_bytes() / page_tokens; }
+};
+
+// A view of count pages; page ids index it. base is 64-byte aligned. Plain data: copy it freely.
+struct kv_pages {
+    std::byte* base = nullptr;
+    kv_layout layout;
+    int32_t count = 0;
+};
+
+// A slot is page id * page_tokens + index in the page. Tokens with this slot are skipped (padding rows of a batch).
+inline constexpr int64_t no_slot = -1;
+
+// Rotation of K on its way into the pages. table == nullptr: K is stored as it comes (already rotated, or no rope in this layer).
+struct kv_append_rope {
+    const rope_table* table = nullptr;
+    std::span<const int64_t> positions;  // [tokens]
+    rope_options options;
+};
+
+// Writes k [tokens, kv_heads, k_dim] and v [tokens, kv_heads, v_dim] into slots [tokens], rotating K and converting both to the page's types (to
+// nearest even) on the way. k and v are fp32, bf16 or fp16; one of them may be absent (heads == 0): its part of the slots stays as it is. Slots must
+// differ from each other; one that is named twice is recognised as long as the slots form at most 64 runs of consecutive ones, else the last token
+// wins. Allocates nothing. Everything is validated before the first write: on any error nothing has changed. Thread-safe for different slots, also
+// in one page if the slots differ by g or more (16-bit types keep two tokens in a word).
+ROPEWALK_API status kv_append(const kv_pages& pages, std::span<const int64_t> slots, const_head_view k, const_head_view v,
+                              const kv_append_rope& rope = {}, executor& on = default_executor()) noexcept;
+
+// The reverse: reads slots [tokens] back into k and v (fp32, bf16 or fp16; rounded to nearest even), of which one may be absent. Rows of skipped
+// slots stay untouched; rows may not overlap; a slot may be read more than once.
+ROPEWALK_API status kv_gather(const kv_pages& pages, std::span<const int64_t> slots, head_view k, head_view v,
+                              executor& on = default_executor()) noexcept;
+
+}  // namespace ropewalk

@@ -1,0 +1,114 @@
+// Rotary position embedding (Su et al., RoFormer, arXiv 2104.09864): specification, table of phases, rotation in place.
+//
+// Everything a RoPE variant is: pair i of a head is turned by the angle position * inv_freq[i], and multiplied by one amplitude. Phases are formed
+// in double precision and rounded once, so a rotation at position 10^6 is as exact as one at position 1.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <ropewalk/executor.hpp>
+#include <ropewalk/export.hpp>
+#include <ropewalk/status.hpp>
+#include <ropewalk/types.hpp>
+
+namespace ropewalk {
+
+// Which two elements of the rotated slice make pair i, with d = rotary_dim.
+enum class rope_pairing : int32_t {
+    half = 0,         // (i, i + d/2): NeoX, Hugging Face Llama, Qwen, Mistral, Phi, Gemma
+    interleaved = 1,  // (2i, 2i + 1): GPT-J, GLM, Cohere, Meta's Llama
+};
+
+// Frequencies and amplitude: what distinguishes the families. Plain data; may be filled by hand.
+struct ROPEWALK_API rope_spec {
+    std::vector<double> inv_freq;  // [rotary_dim / 2] radians per position; 0 leaves a pair unturned
+    double amplitude = 1.0;        // multiplies cos and sin (YaRN's and LongRoPE's attention factor)
+
+    [[nodiscard]] int32_t rotary_dim() const noexcept { return static_cast<int32_t>(inv_freq.size()) * 2; }
+
+    // inv_freq[i] = theta^(-2i/rotary_dim). Refuses a rotary_dim that is odd, negative or above 2048 (0 is legal: nothing turns) and theta <= 0.
+    static result<rope_spec> standard(int32_t rotary_dim, double theta) noexcept;
+
+    // Position interpolation (Chen et al., arXiv 2306.15595): inv_freq / factor, factor >= 1.
+    static result<rope_spec> linear(int32_t rotary_dim, double theta, double factor) noexcept;
+
+    // Llama 3.1 (transformers, rope_type "llama3"). With wavelength w = 2 pi / inv_freq and L = original_max_position:
+    //   w < L/high_freq_factor: kept;  w > L/low_freq_factor: / factor;  between: blended by t = (L/w - low) / (high - low).
+    // high == low is legal (the blend is empty); low > high, factor < 1 and L <= 0 are refused.
+    struct llama3_parameters {
+        int32_t rotary_dim = 128;
+        double theta = 500000.0;
+        double factor = 8.0;
+        double low_freq_factor = 1.0;
+        double high_freq_factor = 4.0;
+        double original_max_position = 8192.0;
+    };
+    static result<rope_spec> llama3(const llama3_parameters& parameters) noexcept;
+
+    // At most 1024 frequencies, each finite and >= 0 (up to 2^52); an amplitude > 0 (2^-100 .. 2^100, so that it fits fp32).
+    [[nodiscard]] status validate() const noexcept;
+};
+
+// cos and sin of a spec, in fp32, for every position from 0 to 2^31 - 1.
+//
+// A growing table fills blocks of rows when they are first asked for, up to max_cached_positions; rows beyond that are computed for the call and
+// not kept. A fixed table holds exactly its positions and refuses all others. Rows are never moved or rewritten, so any number of threads
+// may use one table at the same time, also while it grows.
+class ROPEWALK_API rope_table {
+public:
+    static constexpr int64_t default_cached_positions = 1 << 20;
+
+    // Rows 0 .. initial_positions - 1 are filled at once.
+    static result<rope_table> growing(const rope_spec& spec, int64_t initial_positions = 0,
+                                      int64_t max_cached_positions = default_cached_positions) noexcept;
+    // Positions 0 .. max_position - 1, all filled at once; others are refused with out_of_range.
+    static result<rope_table> fixed(const rope_spec& spec, int64_t max_position) noexcept;
+
+    rope_table(rope_table&&) noexcept;
+    rope_table& operator=(rope_table&&) noexcept;
+    ~rope_table();
+
+    [[nodiscard]] const rope_spec& spec() const noexcept;
+    [[nodiscard]] int32_t pairs() const noexcept;
+    [[nodiscard]] int64_t cached_bytes() const noexcept;
+    // Largest position that is not refused.
+    [[nodiscard]] int64_t max_position() const noexcept;
+
+    // cos [pairs] and sin [pairs] of one position, amplitude included.
+    [[nodiscard]] status row(int64_t position, std::span<float> cos, std::span<float> sin) const noexcept;
+
+    // Internal: what the kernels read. `scratch` [2 * pairs] receives the row where the table does not keep it; returns cos, with sin at + pairs.
+    // nullptr when the position is refused. Where memory for a new block is out, the row is formed in scratch.
+    [[nodiscard]] const float* find_row(int64_t position, float* scratch) const noexcept;
+
+private:
+    struct state;
+    static result<rope_table> make(const rope_spec& spec, int64_t accepted, int64_t kept, int64_t initial_rows) noexcept;
+    explicit rope_table(std::unique_ptr<state> s) noexcept;
+    std::unique_ptr<state> state_;
+};
+
+struct rope_options {
+    rope_pairing pairing = rope_pairing::half;
+    // Undoes a rotation: turns by -angle and divides by the amplitude.
+    bool inverse = false;
+    // First element of the rotated slice inside a head; all elements outside [first_dim, first_dim + rotary_dim) stay untouched.
+    int32_t first_dim = 0;
+};
+
+// Rotates q [tokens, heads, head_dim] and k [tokens, kv_heads, head_dim] in place; either may be absent (heads == 0). positions [tokens]: any order,
+// repeats allowed. fp32, bf16, fp16 (16-bit elements are rotated in fp32 and rounded once, to nearest even). Same bits for any number of threads.
+// Refuses a dim that does not hold the slice, dim_stride != 1, overlapping rows of a tensor, and any position that the table refuses (nothing is
+// rotated then). Thread-safe on different tensors.
+ROPEWALK_API status rope_apply(const rope_table& table, std::span<const int64_t> positions, head_view q, head_view k,
+                               const rope_options& options = {}, executor& on = default_executor()) noexcept;
+
+// Moves already rotated vectors by deltas [tokens] positions (either sign): R(p + delta) from R(p). The amplitude is not applied again.
+// options.inverse is refused: negate the deltas. Errors and threads as rope_apply; |delta| < 2^31.
+ROPEWALK_API status rope_shift(const rope_table& table, std::span<const int64_t> deltas, head_view k, const rope_options& options = {},
+                               executor& on = default_executor()) noexcept;
+
+}  // namespace ropewalk

@@ -1,0 +1,180 @@
+// The kernel interface: what every target implements and what the runtime calls. Pure functions over raw pointers; all sizes are checked before.
+//
+// One `kernel_table` a target; scalar's is the reference (simd/*/x_ref.cpp), the others come from one source each (simd/*/x.kernel.hpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ropewalk::simd {
+
+// Index into tables by element type: the values of ropewalk::dtype.
+inline constexpr int fp32 = 0;
+inline constexpr int bf16 = 1;
+inline constexpr int fp16 = 2;
+inline constexpr int dtype_count = 3;
+
+// How many neighbouring elements share a 32-bit word of a page: two where the target family has a pair dot for the type.
+constexpr int32_t word_elements(int type) { return type == bf16 ? 2 : 1; }
+constexpr int32_t type_bytes(int type) { return type == fp32 ? 4 : 2; }
+
+inline constexpr int32_t panel = 16;            // tokens in lanes
+inline constexpr int32_t tile_tokens = 128;     // softmax tile: part of the numeric contract
+inline constexpr int32_t chunk_tokens = 512;    // fold unit: part of the numeric contract
+inline constexpr int32_t sum_lanes = 16;        // lane t % 16 of a row sums token t: the same on every vector width
+
+// ---- rope -----------------------------------------------------------------------------------------------------------------------------
+
+struct rotate_args {
+    void* x;              // first element of the rotated slice of the first head
+    int64_t head_stride;  // elements
+    int32_t heads;
+    int32_t pairs;
+    const float* cos;     // [pairs]
+    const float* sin;     // [pairs]
+    int64_t ahead = 0;    // elements from x to what will be rotated some 8 KiB later, which is prefetched meanwhile; 0 where there is nothing
+};
+using rotate_function = void (*)(const rotate_args&);
+
+struct rope_kernels {
+    rotate_function rotate[dtype_count][2];  // [type][pairing: half, interleaved]
+};
+
+// ---- conversion and pages ---------------------------------------------------------------------------------------------------------------
+
+struct kv_kernels {
+    // n elements of the type to fp32, and back rounding to nearest even.
+    void (*load_row[dtype_count])(const void* source, float* row, int64_t n);
+    void (*store_row[dtype_count])(const float* row, void* target, int64_t n);
+    // Rows [count] of fp32 (row_stride elements apart) become tokens first .. first + count - 1 of a K part or V part (see kv_pages.hpp), padding
+    // written as zero. Tokens before and after are untouched, except that the partner in a 32-bit word is rewritten with its own value.
+    // first + count <= page_tokens.
+    void (*pack_k[dtype_count])(const float* rows, int64_t row_stride, int32_t k_dim, std::byte* k_part, int32_t first, int32_t count);
+    void (*pack_v[dtype_count])(const float* rows, int64_t row_stride, int32_t v_dim, std::byte* v_part, int32_t first, int32_t count);
+};
+
+// ---- attention --------------------------------------------------------------------------------------------------------------------------
+
+// Arithmetic of Q.K and P.V.
+inline constexpr int fma_fp32 = 0;   // operands widened to fp32
+inline constexpr int dot_bf16 = 1;   // bf16 pairs, q and p rounded to bf16; only for bf16 K and V, and only where the target has the instruction
+inline constexpr int arithmetic_count = 2;
+
+// Lines that a kernel asks the memory for while it works: it touches `lines` lines from `next` on, spread evenly over its own reads.
+struct prefetch_run {
+    const std::byte* next = nullptr;
+    int32_t lines = 0;
+};
+
+// scores[r][t] = q[r] . k[t] for `panels` panels of 16 tokens.
+struct qk_args {
+    const void* q;          // [rows][q_stride]: fp32, or bf16 for dot_bf16
+    int64_t q_stride;       // elements
+    int32_t rows;
+    int32_t k_dim;          // a multiple of word_elements
+    const std::byte* k;     // [panels][k_dim / g][16][g]
+    int32_t panels;
+    float* scores;          // [rows][score_stride]
+    int64_t score_stride;
+    prefetch_run prefetch;
+};
+using qk_function = void (*)(const qk_args&);
+
+// Turns a tile of raw scores into probabilities relative to the running maximum, in units of log2.
+//   s = score * scale; with softcap: s = softcap * tanh(score * scale / softcap) [all in log2 units]; then s -= slope * |distance - t|
+//   m' = max(m, max s); alpha = 2^(m - m'); p = 2^(s - m'); l = l * alpha + p
+// Tokens outside [first, last) of a row get p = 0 without being looked at.
+struct softmax_args {
+    float* scores;          // [rows][score_stride], tokens 0 .. tokens - 1
+    int64_t score_stride;
+    int32_t rows;
+    int32_t tokens;         // a multiple of 16, at most tile_tokens
+    const int32_t* first;   // [rows]
+    const int32_t* last;    // [rows]
+    float scale;            // includes log2(e)
+    float softcap;          // includes log2(e); 0 is off
+    const float* slope;     // [rows], includes log2(e); null is off
+    const float* distance;  // [rows] position of the row minus position of token 0; read when slope is given
+    float* m;               // [rows] running maximum, -inf at the start
+    float* alpha;           // [rows] out: factor for what was accumulated before
+    float* l;               // [rows][sum_lanes]
+    void* p;                // [rows][score_stride]: fp32 (may be scores) or bf16, by the arithmetic of P.V
+};
+using softmax_function = void (*)(const softmax_args&);
+
+// o[r] = o[r] * alpha[r] + sum_t p[r][t] v[t] over `tokens` tokens.
+struct pv_args {
+    const void* p;          // [rows][p_stride]: fp32, or bf16 for dot_bf16
+    int64_t p_stride;       // elements
+    int32_t rows;
+    int32_t tokens;         // a multiple of word_elements
+    const std::byte* v;     // [tokens / g][v_dim][g]
+    int32_t v_dim;          // a multiple of 16
+    float* o;               // [rows][o_stride]
+    int64_t o_stride;
+    const float* alpha;     // [rows], or null: 1
+    prefetch_run prefetch;
+};
+using pv_function = void (*)(const pv_args&);
+
+struct attention_kernels {
+    qk_function qk[dtype_count][arithmetic_count];  // null where the target cannot
+    pv_function pv[dtype_count][arithmetic_count];
+    softmax_function softmax[arithmetic_count];     // by the arithmetic of P.V: how p is written
+    // True if any of n values [n elements of the type] is Inf or NaN.
+    bool (*non_finite[dtype_count])(const std::byte* values, int64_t n);
+    // total[i] = total[i] * a + part[i] * b
+    void (*fold)(float* total, const float* part, float a, float b, int64_t n);
+    // out[i] = total[i] * factor, rounded to the type.
+    void (*finish[dtype_count])(const float* total, float factor, void* out, int64_t n);
+};
+
+// ---- math -------------------------------------------------------------------------------------------------------------------------------
+
+// y[i] = f(x[i]): the library's own polynomials, exposed for tests and benchmarks.
+struct math_kernels {
+    void (*exp2)(const float* x, float* y, int64_t n);
+    void (*tanh)(const float* x, float* y, int64_t n);
+};
+
+// ---- the roof of the machine --------------------------------------------------------------------------------------------------------------
+
+// Loops that do nothing but the one thing that bounds the kernels; benchmarks divide by them.
+struct roof_kernels {
+    // Reads every line of [data, data + bytes), a multiple of 4096, and returns something that depends on all of it.
+    float (*read)(const std::byte* data, int64_t bytes);
+    // x[i] *= factor.
+    void (*scale)(float* x, int64_t n, float factor);
+    // `rounds` rounds of independent fp32 FMAs on registers; *flops receives how many floating-point operations that was.
+    float (*fma)(int64_t rounds, double* flops);
+    // The same with the bf16 pair dot; null where the target has none.
+    float (*bf16_dot)(int64_t rounds, double* flops);
+};
+
+struct kernel_table {
+    const char* target;
+    rope_kernels rope;
+    kv_kernels kv;
+    attention_kernels attention;
+    math_kernels math;
+    roof_kernels roof;
+};
+
+// Filled by every target: `namespace ropewalk::simd::<target>`. Declared through the macro so that no target is forgotten.
+#define ROPEWALK_DECLARE_TARGET(t)                 \
+    namespace t {                                  \
+    void fill_rope(rope_kernels& table);           \
+    void fill_kv(kv_kernels& table);               \
+    void fill_attention(attention_kernels& table); \
+    void fill_math(math_kernels& table);           \
+    void fill_roof(roof_kernels& table);           \
+    }
+ROPEWALK_DECLARE_TARGET(scalar)
+ROPEWALK_DECLARE_TARGET(avx2)
+ROPEWALK_DECLARE_TARGET(avx512)
+ROPEWALK_DECLARE_TARGET(avx512_bf16)
+ROPEWALK_DECLARE_TARGET(neon)
+ROPEWALK_DECLARE_TARGET(neon_bf16)
+#undef ROPEWALK_DECLARE_TARGET
+
+}  // namespace ropewalk::simd

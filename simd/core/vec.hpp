@@ -1,0 +1,261 @@
+// The vector vocabulary of the kernels: xsimd batches of the target's pinned architecture, and the few things xsimd lacks or does differently from
+// version to version (fused multiply-add on AVX-512 in 8.1.0, 16-bit floats, bf16 pair dots, prefetch) as intrinsics. Only simd/core has intrinsics.
+//
+// Every function is exact or rounds once, in the same place on every target, so that fp32 kernels built from them give the same bits everywhere.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#else
+#include <arm_neon.h>
+#endif
+
+#include "simd/core/xsimd_compat.hpp"
+
+#define ROPEWALK_INLINE inline __attribute__((always_inline))
+// Before a loop over registers: arrays of vectors live in registers only if every index is a constant, at -O2 too.
+#define ROPEWALK_UNROLL _Pragma("GCC unroll 16")
+
+#if defined(ROPEWALK_TARGET_AVX512_BF16) || defined(ROPEWALK_TARGET_NEON_BF16)
+#define ROPEWALK_HAS_BF16_DOT 1
+#else
+#define ROPEWALK_HAS_BF16_DOT 0
+#endif
+#if defined(ROPEWALK_TARGET_AVX512) || defined(ROPEWALK_TARGET_AVX512_BF16)
+#define ROPEWALK_X86_512 1
+#else
+#define ROPEWALK_X86_512 0
+#endif
+
+namespace ropewalk::simd::ROPEWALK_TARGET {
+
+inline constexpr int lanes = static_cast<int>(vf::size);
+inline constexpr int panel_vectors = 16 / lanes;  // vectors of one fp32 step of a panel: a 64-byte line
+// Architectural vector registers: how big register tiles may be.
+#if defined(__x86_64__) && !ROPEWALK_X86_512
+inline constexpr int vector_registers = 16;
+#else
+inline constexpr int vector_registers = 32;
+#endif
+
+ROPEWALK_INLINE vf load(const float* p) { return vf::load_unaligned(p); }
+ROPEWALK_INLINE void store(float* p, vf x) { x.store_unaligned(p); }
+ROPEWALK_INLINE vi load_words(const void* p) { return vi::load_unaligned(static_cast<const int32_t*>(p)); }
+ROPEWALK_INLINE void store_words(void* p, vi x) { x.store_unaligned(static_cast<int32_t*>(p)); }
+ROPEWALK_INLINE vf broadcast(float x) { return vf(x); }
+ROPEWALK_INLINE vi broadcast_word(const void* p) {
+    int32_t word;
+    std::memcpy(&word, p, sizeof word);
+    return vi(word);
+}
+ROPEWALK_INLINE vf zero() { return vf(0.0f); }
+ROPEWALK_INLINE vf select(vmask mask, vf yes, vf no) { return xsimd::select(mask, yes, no); }
+
+// a * b + c, one rounding.
+ROPEWALK_INLINE vf fmadd(vf a, vf b, vf c) {
+#if ROPEWALK_X86_512
+    return vf(_mm512_fmadd_ps(a, b, c));
+#else
+    return xsimd::fma(a, b, c);
+#endif
+}
+// c - a * b, one rounding.
+ROPEWALK_INLINE vf fnmadd(vf a, vf b, vf c) {
+#if ROPEWALK_X86_512
+    return vf(_mm512_fnmadd_ps(a, b, c));
+#elif defined(__x86_64__)
+    return vf(_mm256_fnmadd_ps(a, b, c));
+#else
+    return vf(vfmsq_f32(c, a, b));
+#endif
+}
+
+// The larger; where one is NaN: b on x86, NaN on Arm. max(bound, x) therefore keeps a NaN of x on both.
+ROPEWALK_INLINE vf maximum(vf a, vf b) { return xsimd::max(a, b); }
+
+ROPEWALK_INLINE float reduce_maximum(vf x) {
+#if ROPEWALK_X86_512
+    return _mm512_reduce_max_ps(x);
+#elif defined(__x86_64__)
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    m = _mm_max_ss(m, _mm_movehdup_ps(m));
+    return _mm_cvtss_f32(m);
+#else
+    return vmaxvq_f32(x);
+#endif
+}
+
+// 0, 1, 2, ..
+ROPEWALK_INLINE vf iota() {
+    alignas(64) static constexpr float values[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return load(values);
+}
+
+// ---- 16-bit floats ------------------------------------------------------------------------------------------------------------------------
+
+// The upper halves of the words, moved down; zero above.
+ROPEWALK_INLINE vi upper_halves(vi words) {
+#if ROPEWALK_X86_512
+    return vi(_mm512_srli_epi32(words, 16));
+#elif defined(__x86_64__)
+    return vi(_mm256_srli_epi32(words, 16));
+#else
+    return vi(vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(words), 16)));
+#endif
+}
+
+// Words hold two bf16: the even element below, the odd one above.
+ROPEWALK_INLINE vf even_bf16(vi words) { return as_float(words << 16); }
+ROPEWALK_INLINE vf odd_bf16(vi words) { return as_float(words & vi(static_cast<int32_t>(0xffff0000u))); }
+
+// `lanes` 16-bit values, zero-extended.
+ROPEWALK_INLINE vi load_u16(const void* p) {
+#if ROPEWALK_X86_512
+    return vi(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
+#elif defined(__x86_64__)
+    return vi(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
+#else
+    return vi(vreinterpretq_s32_u32(vmovl_u16(vld1_u16(static_cast<const uint16_t*>(p)))));
+#endif
+}
+// The low halves of the words.
+ROPEWALK_INLINE void store_u16(void* p, vi words) {
+#if ROPEWALK_X86_512
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(words));
+#elif defined(__x86_64__)
+    const __m256i low = _mm256_shuffle_epi8(words, _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1, 0, 1, 4, 5, 8, 9,
+                                                                   12, 13, -1, -1, -1, -1, -1, -1, -1, -1));
+    _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_castsi256_si128(_mm256_permute4x64_epi64(low, 0x08)));
+#else
+    vst1_u16(static_cast<uint16_t*>(p), vmovn_u32(vreinterpretq_u32_s32(words)));
+#endif
+}
+
+ROPEWALK_INLINE vf load_bf16(const void* p) { return as_float(load_u16(p) << 16); }
+
+// The upper halves are x as bf16, rounded to nearest even, subnormals kept (the native x86 conversion flushes them); the lower halves are what
+// rounding left there. x is a number, or a NaN whose lower half is zero.
+ROPEWALK_INLINE vi round_bf16_number(vf x) {
+    const vi bits = as_int(x);
+    return bits + (vi(0x7fff) + (upper_halves(bits) & vi(1)));
+}
+// The same for any x: NaN becomes quiet.
+ROPEWALK_INLINE vi round_bf16(vf x) {
+    return as_int(select(x == x, as_float(round_bf16_number(x)), as_float(as_int(x) | vi(0x400000))));
+}
+// bf16 in the low halves, zero above.
+ROPEWALK_INLINE vi to_bf16_words(vf x) { return upper_halves(round_bf16(x)); }
+// Words of the upper halves of two: low's below, high's above.
+ROPEWALK_INLINE vi join_rounded(vi low, vi high) {
+#if ROPEWALK_X86_512
+    return vi(_mm512_mask_blend_epi16(0xaaaaaaaau, upper_halves(low), high));
+#elif defined(__x86_64__)
+    return vi(_mm256_blend_epi16(upper_halves(low), high, 0xaa));
+#else
+    return vi(vreinterpretq_s32_u32(vsriq_n_u32(vreinterpretq_u32_s32(high), vreinterpretq_u32_s32(low), 16)));
+#endif
+}
+ROPEWALK_INLINE vi join_bf16(vf low, vf high) { return join_rounded(round_bf16(low), round_bf16(high)); }
+ROPEWALK_INLINE void store_bf16(void* p, vf x) { store_u16(p, to_bf16_words(x)); }
+
+ROPEWALK_INLINE vf load_fp16(const void* p) {
+#if ROPEWALK_X86_512
+    return vf(_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
+#elif defined(__x86_64__)
+    return vf(_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))));
+#else
+    return vf(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(static_cast<const uint16_t*>(p)))));
+#endif
+}
+ROPEWALK_INLINE void store_fp16(void* p, vf x) {
+#if ROPEWALK_X86_512
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif defined(__x86_64__)
+    _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+    vst1_u16(static_cast<uint16_t*>(p), vreinterpret_u16_f16(vcvt_f16_f32(x)));
+#endif
+}
+
+// ---- bf16 pair dot --------------------------------------------------------------------------------------------------------------------------
+
+#if ROPEWALK_HAS_BF16_DOT
+// acc + a.even * b.even + a.odd * b.odd for every word, with the rounding of the instruction (it differs between x86 and Arm).
+ROPEWALK_INLINE vf dot_bf16_pairs(vf acc, vi a, vi b) {
+#if defined(__x86_64__)
+    return vf(_mm512_dpbf16_ps(acc, (__m512bh)static_cast<__m512i>(a), (__m512bh)static_cast<__m512i>(b)));
+#else
+    return vf(vbfdotq_f32(acc, vreinterpretq_bf16_s32(a), vreinterpretq_bf16_s32(b)));
+#endif
+}
+// Native rounding of finite values that may lose subnormals: for probabilities, where a subnormal weighs nothing.
+ROPEWALK_INLINE void store_bf16_native(void* p, vf x) {
+#if defined(__x86_64__)
+    const __m256bh rounded = _mm512_cvtneps_pbh(x);
+    std::memcpy(p, &rounded, sizeof rounded);
+#else
+    const bfloat16x4_t rounded = vcvt_bf16_f32(x);
+    vst1_bf16(static_cast<bfloat16_t*>(p), rounded);
+#endif
+}
+#endif
+
+// Keeps x in a register and hides where it comes from: for loops that must not be optimised away.
+ROPEWALK_INLINE void keep(vf& x) {
+#if defined(__x86_64__)
+    auto raw = static_cast<vf::register_type>(x);
+    asm volatile("" : "+v"(raw));
+#else
+    auto raw = static_cast<vf::register_type>(x);
+    asm volatile("" : "+w"(raw));
+#endif
+    x = vf(raw);
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------------------------------
+
+// Into L2, not L1: fetching this far ahead would evict what L1 is being used for (design.md section 5).
+ROPEWALK_INLINE void prefetch_l2(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
+
+// ---- math -----------------------------------------------------------------------------------------------------------------------------------
+
+// 2^t for t <= 0 (and for t < 128): degree-6 polynomial on [-0.5, 0.5] with c0 = 1, so that 2^0 is exactly 1; at most
+// 0.82 ulp (fit in double, then searched around for the least error in fp32). Below -126 the result is 0.
+// NaN stays NaN. n = round(t) comes from adding 1.5 * 2^23: the sum's low bits are n, shifted into the exponent without a conversion.
+ROPEWALK_INLINE vf exp2_core(vf t) {
+    const vf magic(12582912.0f);
+    const vf clamped = maximum(vf(-127.0f), t);
+    const vf shifted = clamped + magic;
+    const vf r = clamped - (shifted - magic);
+    vf y = fmadd(vf(0.000154614478f), r, vf(0.00133908843f));
+    y = fmadd(y, r, vf(0.00961805694f));
+    y = fmadd(y, r, vf(0.0555035919f));
+    y = fmadd(y, r, vf(0.240226507f));
+    y = fmadd(y, r, vf(0.693147182f));
+    y = fmadd(y, r, vf(1.0f));
+    const vf scaled = as_float(as_int(y) + (as_int(shifted) << 23));
+    return select(t < vf(-126.0f), zero(), scaled);
+}
+
+// tanh: for |x| < 0.625 the odd minimax polynomial of Cephes' tanhf (x + x^3 P(x^2)), elsewhere 1 - 2 / (e^2x + 1), which has no cancellation there.
+ROPEWALK_INLINE vf tanh_core(vf x) {
+    const vf magnitude = xsimd::abs(x);
+    const vf z = x * x;
+    vf p = fmadd(vf(-5.70498872745e-3f), z, vf(2.06390887954e-2f));
+    p = fmadd(p, z, vf(-5.37397155531e-2f));
+    p = fmadd(p, z, vf(1.33314422036e-1f));
+    p = fmadd(p, z, vf(-3.33332819422e-1f));
+    const vf small = fmadd(p * z, x, x);
+    // e^-2|x| = 2^(-2 log2(e) |x|); tanh = (1 - e) / (1 + e).
+    const vf e = exp2_core(magnitude * vf(-2.885390081777927f));
+    const vf large = (vf(1.0f) - e) / (vf(1.0f) + e);
+    const vf sign = as_float(as_int(x) & vi(static_cast<int32_t>(0x80000000u)));
+    return select(magnitude < vf(0.625f), small, as_float(as_int(large) | as_int(sign)));
+}
+
+}  // namespace ropewalk::simd::ROPEWALK_TARGET
