@@ -1,0 +1,363 @@
+#include "simd/attention/attend.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace ropewalk::simd {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr double ln2 = 0.6931471805599453;
+constexpr float log2e = 1.4426950408889634f;
+
+constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr int64_t round_down(int64_t value, int64_t multiple) { return value / multiple * multiple; }
+
+// Everything that one worker needs beside its inputs, carved out of the caller's scratch.
+struct workspace {
+    std::byte* q;       // [rows][k_pad] fp32, or bf16 for the dot
+    float* scores;      // [rows][tile_tokens]
+    std::byte* p;       // the scores again, or bf16
+    float* o;           // [rows][v_pad] of the chunk
+    float* total;       // [rows][v_pad]
+    float* l;           // [rows][sum_lanes]
+    float *m, *alpha, *total_m, *total_l, *slope, *distance, *exponent, *factor;  // [rows]
+    int32_t *first, *last;                                                        // [rows] in the tile
+    int64_t *seen_first, *seen_last;                                              // [rows] in the sequence
+    std::byte* k_tile;  // plain K/V: the tile as panels
+    std::byte* v_tile;  //            and as V groups
+    float* rows16;      // 16 rows in fp32 on their way into a panel
+    std::byte* v_clean; // V without masked slots, when one holds Inf or NaN
+
+    int64_t bytes;      // of all of it
+};
+
+workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
+    workspace w{};
+    int64_t offset = 0;
+    const auto take = [&](int64_t bytes) {
+        std::byte* at = base == nullptr ? nullptr : base + offset;
+        offset += round_up(bytes, 64);
+        return at;
+    };
+    const auto floats = [&](int64_t count) { return reinterpret_cast<float*>(take(count * 4)); };
+    const bool plain = shape.page_tokens == 0;
+    w.q = take(rows * shape.k_pad * 4);
+    w.scores = floats(rows * tile_tokens);
+    w.p = shape.pv_arithmetic == dot_bf16 ? take(rows * tile_tokens * 2) : reinterpret_cast<std::byte*>(w.scores);
+    w.o = floats(rows * shape.v_pad);
+    w.total = floats(rows * shape.v_pad);
+    w.l = floats(rows * sum_lanes);
+    for (float** array : {&w.m, &w.alpha, &w.total_m, &w.total_l, &w.slope, &w.distance, &w.exponent, &w.factor}) *array = floats(2 * rows);
+    w.first = reinterpret_cast<int32_t*>(take(rows * 4));
+    w.last = reinterpret_cast<int32_t*>(take(rows * 4));
+    w.seen_first = reinterpret_cast<int64_t*>(take(rows * 8));
+    w.seen_last = reinterpret_cast<int64_t*>(take(rows * 8));
+    w.k_tile = take(plain ? int64_t{tile_tokens} * shape.k_pad * type_bytes(shape.k_type) : 0);
+    w.v_tile = take(plain ? int64_t{tile_tokens} * shape.v_pad * type_bytes(shape.v_type) : 0);
+    w.rows16 = floats(plain ? int64_t{panel} * std::max(shape.k_dim, shape.v_dim) : 0);
+    w.v_clean = take(int64_t{tile_tokens} * shape.v_pad * type_bytes(shape.v_type));
+    w.bytes = offset;
+    return w;
+}
+
+// One attend() call: the block, its inputs and where it stands.
+struct walker {
+    const kernel_table& kernels;
+    const attend_shape& shape;
+    const attend_tensors& tensors;
+    const attend_block& block;
+    int32_t rows;
+    workspace w;
+
+    void load_rows();
+    void run_chunk(int64_t chunk);
+    void run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t next_first);
+    void scores(int64_t tile_first, int64_t begin, int64_t end, int64_t v_begin, int64_t v_end);
+    void values(int64_t tile_first, int64_t begin, int64_t end, int64_t next_begin, int64_t next_end);
+    void values_piece(int64_t tile_first, int64_t begin, int64_t end, const std::byte* v, bool first_piece, prefetch_run prefetch);
+    void pack_plain(int64_t tile_first, int64_t begin, int64_t end);
+    void fold(const attend_partial& part);
+    void reduce_sums(float* l) const;
+    void write_rows();
+
+    // Where a token's panel or V group begins; `token` is the first one of a panel or group.
+    const std::byte* k_at(int64_t tile_first, int64_t token) const;
+    const std::byte* v_at(int64_t tile_first, int64_t token) const;
+    // Tokens from `token` on that lie together in memory.
+    int64_t piece_tokens(int64_t token) const {
+        const int64_t unit = shape.page_tokens == 0 ? tile_tokens : std::min<int64_t>(shape.page_tokens, tile_tokens);
+        return unit - token % unit;
+    }
+    int64_t panel_bytes() const { return int64_t{shape.k_pad} * panel * type_bytes(shape.k_type); }
+    int64_t v_token_bytes() const { return int64_t{shape.v_pad} * type_bytes(shape.v_type); }
+    const std::byte* record(int64_t token) const {
+        return tensors.pages + int64_t{block.page_ids[token / shape.page_tokens]} * shape.page_stride + int64_t{block.kv_head} * shape.head_stride;
+    }
+};
+
+const std::byte* walker::k_at(int64_t tile_first, int64_t token) const {
+    if (shape.page_tokens == 0) return w.k_tile + (token - tile_first) / panel * panel_bytes();
+    return record(token) + token % shape.page_tokens / panel * panel_bytes();
+}
+
+const std::byte* walker::v_at(int64_t tile_first, int64_t token) const {
+    if (shape.page_tokens == 0) return w.v_tile + (token - tile_first) * v_token_bytes();
+    return record(token) + shape.v_offset + token % shape.page_tokens * v_token_bytes();
+}
+
+// Q of the block's rows into scratch, and what each row sees.
+void walker::load_rows() {
+    const int64_t q_bytes = type_bytes(shape.q_type);
+    for (int32_t r = 0; r < rows; ++r) {
+        const int32_t token = r / shape.group;
+        const int32_t head = block.kv_head * shape.group + r % shape.group;
+        const std::byte* source = tensors.q + ((block.q_row + token) * tensors.q_token_stride + head * tensors.q_head_stride) * q_bytes;
+        if (shape.qk_arithmetic == dot_bf16) {
+            auto* row = reinterpret_cast<uint16_t*>(w.q) + int64_t{r} * shape.k_pad;
+            std::memcpy(row, source, static_cast<std::size_t>(shape.k_dim) * 2);
+            for (int32_t d = shape.k_dim; d < shape.k_pad; ++d) row[d] = 0;
+        } else {
+            float* row = reinterpret_cast<float*>(w.q) + int64_t{r} * shape.k_pad;
+            kernels.kv.load_row[shape.q_type](source, row, shape.k_dim);
+            for (int32_t d = shape.k_dim; d < shape.k_pad; ++d) row[d] = 0.0f;
+        }
+        const key_range seen = visible_keys(shape, block.position + token, 1, block.kv_len);
+        w.seen_first[r] = seen.first;
+        w.seen_last[r] = seen.last;
+        if (shape.alibi) w.slope[r] = tensors.slopes[head];
+        w.total_m[r] = -infinity;
+        w.total_l[r] = 0.0f;
+    }
+    std::memset(w.total, 0, static_cast<std::size_t>(rows) * shape.v_pad * 4);
+}
+
+// Plain K/V rows of tokens [begin, end) become panels and groups. What lies beside them in the last panel is zero, so that nothing but what
+// the caller gave is ever computed with.
+void walker::pack_plain(int64_t tile_first, int64_t begin, int64_t end) {
+    const int64_t k_bytes = type_bytes(shape.k_type), v_bytes = type_bytes(shape.v_type);
+    for (int64_t token = begin; token < end; token += panel) {
+        const auto count = static_cast<int32_t>(std::min<int64_t>(panel, end - token));
+        const auto at = static_cast<int32_t>(token - tile_first);
+        if (count < panel) {
+            std::memset(w.k_tile + at / panel * panel_bytes(), 0, static_cast<std::size_t>(panel_bytes()));
+            std::memset(w.v_tile + at * v_token_bytes(), 0, static_cast<std::size_t>(panel * v_token_bytes()));
+        }
+        const auto pack = [&](const std::byte* data, int64_t token_stride, int64_t head_stride, int type, int64_t bytes, int32_t dim, auto function,
+                              std::byte* part) {
+            const std::byte* source = data + ((block.kv_row + token) * token_stride + block.kv_head * head_stride) * bytes;
+            if (type == fp32) return function(reinterpret_cast<const float*>(source), token_stride, dim, part, at, count);
+            for (int32_t i = 0; i < count; ++i) kernels.kv.load_row[type](source + i * token_stride * bytes, w.rows16 + int64_t{i} * dim, dim);
+            function(w.rows16, dim, dim, part, at, count);
+        };
+        pack(tensors.k, tensors.k_token_stride, tensors.k_head_stride, shape.k_type, k_bytes, shape.k_dim, kernels.kv.pack_k[shape.k_type], w.k_tile);
+        pack(tensors.v, tensors.v_token_stride, tensors.v_head_stride, shape.v_type, v_bytes, shape.v_dim, kernels.kv.pack_v[shape.v_type], w.v_tile);
+    }
+}
+
+// Q.K over the panels of [begin, end), fetching V of the same tokens meanwhile.
+void walker::scores(int64_t tile_first, int64_t begin, int64_t end, int64_t v_begin, int64_t v_end) {
+    for (int64_t token = begin; token < end;) {
+        const int64_t tokens = std::min(piece_tokens(token), end - token);
+        prefetch_run prefetch;
+        if (shape.page_tokens != 0) {
+            const int64_t from = std::max(token, v_begin), to = std::min(token + tokens, v_end);
+            if (from < to) prefetch = {v_at(tile_first, from), static_cast<int32_t>((to - from) * v_token_bytes() / 64)};
+        }
+        kernels.attention.qk[shape.k_type][shape.qk_arithmetic](
+            {w.q, shape.k_pad, rows, shape.k_pad, k_at(tile_first, token), static_cast<int32_t>(tokens / panel), w.scores + (token - tile_first),
+             tile_tokens, prefetch});
+        token += tokens;
+    }
+}
+
+// P.V over the groups of [begin, end), fetching K of the next tile meanwhile.
+void walker::values(int64_t tile_first, int64_t begin, int64_t end, int64_t next_begin, int64_t next_end) {
+    int64_t next = next_begin;
+    for (int64_t token = begin; token < end;) {
+        const int64_t tokens = std::min(piece_tokens(token), end - token);
+        prefetch_run prefetch;
+        if (shape.page_tokens != 0 && next < next_end) {
+            const int64_t ahead = std::min(piece_tokens(next), next_end - next);
+            prefetch = {k_at(tile_first, next), static_cast<int32_t>(ahead / panel * panel_bytes() / 64)};
+            next += ahead;
+        }
+        values_piece(tile_first, token, token + tokens, v_at(tile_first, token), token == begin, prefetch);
+        token += tokens;
+    }
+}
+
+// A row's weight of a masked token is 0, and adding 0 * v changes nothing, unless v is Inf or NaN: then each row gets V with its masked tokens zeroed.
+void walker::values_piece(int64_t tile_first, int64_t begin, int64_t end, const std::byte* v, bool first_piece, prefetch_run prefetch) {
+    const auto probability = shape.pv_arithmetic == dot_bf16 ? int64_t{2} : int64_t{4};
+    const std::byte* p = w.p + (begin - tile_first) * probability;
+    const float* alpha = first_piece ? w.alpha : nullptr;
+    const auto pv = kernels.attention.pv[shape.v_type][shape.pv_arithmetic];
+    const auto tokens = static_cast<int32_t>(end - begin);
+
+    int64_t common_first = begin, common_last = end;  // seen by every row
+    for (int32_t r = 0; r < rows; ++r) {
+        common_first = std::max(common_first, w.seen_first[r]);
+        common_last = std::min(common_last, w.seen_last[r]);
+    }
+    const int64_t word = word_elements(shape.v_type);
+    common_first = std::clamp(round_up(common_first, word), begin, end);
+    common_last = std::clamp(round_down(common_last, word), common_first, end);
+    const auto holds_non_finite = [&](int64_t from, int64_t to) {
+        return from < to && kernels.attention.non_finite[shape.v_type](v + (from - begin) * v_token_bytes(), (to - from) * shape.v_pad);
+    };
+    if (!holds_non_finite(begin, common_first) && !holds_non_finite(common_last, end)) {
+        return pv({p, tile_tokens, rows, tokens, v, shape.v_pad, w.o, shape.v_pad, alpha, prefetch});
+    }
+    for (int32_t r = 0; r < rows; ++r) {
+        std::memcpy(w.v_clean, v, static_cast<std::size_t>(tokens * v_token_bytes()));
+        const int64_t bytes = type_bytes(shape.v_type);
+        for (int64_t token = begin; token < end; ++token) {
+            if (token >= w.seen_first[r] && token < w.seen_last[r]) continue;
+            std::byte* group = w.v_clean + round_down(token - begin, word) * v_token_bytes() + (token - begin) % word * bytes;
+            for (int32_t d = 0; d < shape.v_pad; ++d) std::memset(group + d * word * bytes, 0, static_cast<std::size_t>(bytes));
+        }
+        pv({p + r * tile_tokens * probability, tile_tokens, 1, tokens, w.v_clean, shape.v_pad, w.o + int64_t{r} * shape.v_pad, shape.v_pad,
+            alpha != nullptr ? alpha + r : nullptr, {}});
+    }
+}
+
+// Tokens [first, last) of the tile that begins at tile_first; next_first is where the next tile's panels begin (for prefetch), or -1.
+void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t next_first) {
+    const int64_t begin = round_down(first, panel), end = round_up(last, panel);
+    const int64_t word = word_elements(shape.v_type);
+    const int64_t v_begin = round_down(first, word), v_end = round_up(last, word);
+    if (shape.page_tokens == 0) pack_plain(tile_first, begin, last);
+    scores(tile_first, begin, end, v_begin, v_end);
+
+    const auto tokens = static_cast<int32_t>(end - begin);
+    for (int32_t r = 0; r < rows; ++r) {
+        w.first[r] = static_cast<int32_t>(std::clamp<int64_t>(w.seen_first[r] - begin, 0, tokens));
+        w.last[r] = static_cast<int32_t>(std::clamp<int64_t>(w.seen_last[r] - begin, 0, tokens));
+        if (shape.alibi) w.distance[r] = static_cast<float>(block.position + r / shape.group - begin);
+    }
+    float* s = w.scores + (begin - tile_first);
+    std::byte* p = w.p + (begin - tile_first) * (shape.pv_arithmetic == dot_bf16 ? 2 : 4);
+    kernels.attention.softmax[shape.pv_arithmetic]({s, tile_tokens, rows, tokens, w.first, w.last, shape.scale, shape.softcap,
+                                                    shape.alibi ? w.slope : nullptr, w.distance, w.m, w.alpha, w.l, p});
+    const int64_t next_end = next_first < 0 ? -1 : std::min<int64_t>(round_down(next_first, tile_tokens) + tile_tokens, round_up(block.kv_len, panel));
+    values(tile_first, v_begin, v_end, next_first, next_end);
+}
+
+void walker::run_chunk(int64_t chunk) {
+    for (int32_t r = 0; r < rows; ++r) w.m[r] = -infinity;
+    std::memset(w.l, 0, static_cast<std::size_t>(rows) * sum_lanes * 4);
+    std::memset(w.o, 0, static_cast<std::size_t>(rows) * shape.v_pad * 4);
+    const key_range seen = visible_keys(shape, block.position, block.tokens, block.kv_len);
+    const int64_t first = std::max(seen.first, chunk * chunk_tokens);
+    const int64_t last = std::min(seen.last, (chunk + 1) * chunk_tokens);
+    for (int64_t tile = round_down(first, tile_tokens); tile < last; tile += tile_tokens) {
+        const int64_t next = tile + tile_tokens;
+        run_tile(tile, std::max(first, tile), std::min(last, next), next < seen.last ? next : -1);
+    }
+}
+
+// Sums the lanes of each row in one fixed order.
+void walker::reduce_sums(float* l) const {
+    for (int32_t r = 0; r < rows; ++r) {
+        float lanes[sum_lanes];
+        std::memcpy(lanes, w.l + int64_t{r} * sum_lanes, sizeof lanes);
+        for (int32_t width = sum_lanes / 2; width > 0; width /= 2) {
+            for (int32_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+        }
+        l[r] = lanes[0];
+    }
+}
+
+// total = total * 2^(M - M') + part * 2^(m - M') with M' = max(M, m). Folding into nothing (M = -inf) copies the part bit for bit.
+void walker::fold(const attend_partial& part) {
+    float *a = w.factor, *b = w.factor + rows;
+    for (int32_t r = 0; r < rows; ++r) {
+        const float m = std::max(w.total_m[r], part.m[r]);
+        const float reference = m == -infinity ? 0.0f : m;
+        w.exponent[r] = w.total_m[r] - reference;
+        w.exponent[rows + r] = part.m[r] - reference;
+        w.total_m[r] = m;
+    }
+    kernels.math.exp2(w.exponent, w.factor, int64_t{rows} * 2);
+    for (int32_t r = 0; r < rows; ++r) {
+        w.total_l[r] = w.total_l[r] * a[r] + part.l[r] * b[r];
+        kernels.attention.fold(w.total + int64_t{r} * shape.v_pad, part.o + int64_t{r} * shape.v_pad, a[r], b[r], shape.v_pad);
+    }
+}
+
+// out = total / sum, lse = ln(sum) in natural units; a sink joins the sum here, and only here.
+void walker::write_rows() {
+    for (int32_t r = 0; r < rows; ++r) {
+        const int32_t head = block.kv_head * shape.group + r % shape.group;
+        const int64_t token = block.q_row + r / shape.group;
+        float m = w.total_m[r], l = w.total_l[r], scale = 1.0f;
+        if (shape.sinks) {
+            const float sink = tensors.sinks[head] * log2e;
+            const float with_sink = std::max(m, sink);
+            scale = m == -infinity ? 0.0f : std::exp2(m - with_sink);
+            l = l * scale + std::exp2(sink - with_sink);
+            m = with_sink;
+        }
+        const float factor = l == 0.0f ? 0.0f : scale / l;
+        std::byte* out = tensors.out + (token * tensors.out_token_stride + head * tensors.out_head_stride) * type_bytes(shape.out_type);
+        kernels.attention.finish[shape.out_type](w.total + int64_t{r} * shape.v_pad, factor, out, shape.v_dim);
+        if (tensors.lse != nullptr) {
+            tensors.lse[token * shape.heads + head] = l == 0.0f ? -infinity : static_cast<float>(ln2 * (double{m} + std::log2(double{l})));
+        }
+    }
+}
+
+walker make_walker(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block& block,
+                   std::byte* scratch) {
+    const int32_t rows = block.tokens * shape.group;
+    return {kernels, shape, tensors, block, rows, carve(shape, rows, scratch)};
+}
+
+}  // namespace
+
+key_range visible_keys(const attend_shape& shape, int64_t position, int32_t tokens, int32_t kv_len) noexcept {
+    const int64_t last_position = position + tokens - 1;
+    const int64_t first = shape.left >= position ? 0 : position - shape.left;
+    const int64_t last = shape.right >= kv_len - last_position - 1 ? kv_len : last_position + shape.right + 1;
+    return {std::clamp<int64_t>(first, 0, kv_len), std::clamp<int64_t>(last, 0, kv_len)};
+}
+
+int64_t attend_scratch_bytes(const attend_shape& shape, int32_t rows) noexcept { return carve(shape, rows, nullptr).bytes; }
+
+void attend(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block& block, int64_t chunk_first,
+            int64_t chunk_last, float* partials, std::byte* scratch) noexcept {
+    walker walk = make_walker(kernels, shape, tensors, block, scratch);
+    walk.load_rows();
+    for (int64_t chunk = chunk_first; chunk < chunk_last; ++chunk) {
+        walk.run_chunk(chunk);
+        if (partials != nullptr) {
+            const attend_partial part = partial_at(partials + (chunk - chunk_first) * partial_floats(walk.rows, shape.v_pad), walk.rows);
+            std::memcpy(part.m, walk.w.m, static_cast<std::size_t>(walk.rows) * 4);
+            walk.reduce_sums(part.l);
+            std::memcpy(part.o, walk.w.o, static_cast<std::size_t>(walk.rows) * shape.v_pad * 4);
+        } else {
+            walk.reduce_sums(walk.w.alpha);
+            walk.fold({walk.w.m, walk.w.alpha, walk.w.o});
+        }
+    }
+    if (partials == nullptr) walk.write_rows();
+}
+
+void finish_block(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block& block, int64_t chunks,
+                  float* partials, std::byte* scratch) noexcept {
+    walker walk = make_walker(kernels, shape, tensors, block, scratch);
+    for (int32_t r = 0; r < walk.rows; ++r) {
+        walk.w.total_m[r] = -infinity;
+        walk.w.total_l[r] = 0.0f;
+    }
+    std::memset(walk.w.total, 0, static_cast<std::size_t>(walk.rows) * shape.v_pad * 4);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        walk.fold(partial_at(partials + chunk * partial_floats(walk.rows, shape.v_pad), walk.rows));
+    }
+    walk.write_rows();
+}
+
+}  // namespace ropewalk::simd

@@ -1,0 +1,29 @@
+// Attention kernels of a target.
+#include "simd/attention/attention.kernel.hpp"
+
+namespace ropewalk::simd::ROPEWALK_TARGET {
+
+void fill_attention(attention_kernels& table) {
+    table = {};
+    table.qk[fp32][fma_fp32] = qk_fma<fp32>;
+    table.qk[bf16][fma_fp32] = qk_fma<bf16>;
+    table.qk[fp16][fma_fp32] = qk_fma<fp16>;
+    table.pv[fp32][fma_fp32] = pv_fma<fp32>;
+    table.pv[bf16][fma_fp32] = pv_fma<bf16>;
+    table.pv[fp16][fma_fp32] = pv_fma<fp16>;
+    table.softmax[fma_fp32] = softmax<fp32_probability>;
+#if ROPEWALK_HAS_BF16_DOT
+    table.qk[bf16][dot_bf16] = qk_dot;
+    table.pv[bf16][dot_bf16] = pv_dot;
+    table.softmax[dot_bf16] = softmax<bf16_probability>;
+#endif
+    table.non_finite[fp32] = non_finite<fp32>;
+    table.non_finite[bf16] = non_finite<bf16>;
+    table.non_finite[fp16] = non_finite<fp16>;
+    table.fold = fold;
+    table.finish[fp32] = finish<fp32>;
+    table.finish[bf16] = finish<bf16>;
+    table.finish[fp16] = finish<fp16>;
+}
+
+}  // namespace ropewalk::simd::ROPEWALK_TARGET

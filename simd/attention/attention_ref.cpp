@@ -1,0 +1,117 @@
+// Attention kernels of the scalar target: the plain formulas, element by element, with double sums. The reference that the vector kernels are tested against
+// and the fallback of hosts without a vector target.
+#include <cmath>
+#include <cstring>
+
+#include "simd/core/element.hpp"
+#include "simd/core/kernels.hpp"
+
+namespace ropewalk::simd::scalar {
+namespace {
+
+template <int type>
+float value_at(const std::byte* part, int64_t index) {
+    typename element<type>::storage bits;
+    std::memcpy(&bits, part + index * type_bytes(type), sizeof bits);
+    return element<type>::load(bits);
+}
+
+template <int type>
+void qk(const qk_args& args) {
+    constexpr int32_t g = word_elements(type);
+    const auto* q = static_cast<const float*>(args.q);
+    for (int32_t r = 0; r < args.rows; ++r) {
+        for (int32_t t = 0; t < args.panels * panel; ++t) {
+            const int64_t base = int64_t{t / panel} * panel * args.k_dim;
+            double sum = 0.0;
+            for (int32_t d = 0; d < args.k_dim; ++d) {
+                sum += double{q[r * args.q_stride + d]} * value_at<type>(args.k, base + (int64_t{d / g} * panel + t % panel) * g + d % g);
+            }
+            args.scores[r * args.score_stride + t] = static_cast<float>(sum);
+        }
+    }
+}
+
+void softmax(const softmax_args& args) {
+    for (int32_t r = 0; r < args.rows; ++r) {
+        float* s = args.scores + r * args.score_stride;
+        float* p = static_cast<float*>(args.p) + r * args.score_stride;
+        float* l = args.l + r * sum_lanes;
+        const int32_t first = args.first[r], last = args.last[r];
+        const float before = args.m[r];
+        float m = before;
+        for (int32_t t = first; t < last; ++t) {
+            double x = double{s[t]} * args.scale;
+            if (args.softcap != 0.0f) x = args.softcap * std::tanh(x / args.softcap);
+            if (args.slope != nullptr) x -= double{args.slope[r]} * std::fabs(double{args.distance[r]} - t);
+            s[t] = static_cast<float>(x);
+            if (s[t] > m) m = s[t];
+        }
+        const double reference = std::isinf(m) && m < 0.0f ? 0.0 : double{m};
+        args.m[r] = m;
+        args.alpha[r] = m == before ? 1.0f : static_cast<float>(std::exp2(before - reference));
+        for (int32_t lane = 0; lane < sum_lanes; ++lane) l[lane] *= args.alpha[r];
+        for (int32_t t = 0; t < args.tokens; ++t) {
+            p[t] = t >= first && t < last ? static_cast<float>(std::exp2(s[t] - reference)) : 0.0f;
+            l[t % sum_lanes] += p[t];
+        }
+    }
+}
+
+template <int type>
+void pv(const pv_args& args) {
+    constexpr int32_t g = word_elements(type);
+    const auto* p = static_cast<const float*>(args.p);
+    for (int32_t r = 0; r < args.rows; ++r) {
+        for (int32_t d = 0; d < args.v_dim; ++d) {
+            // Rounded to fp32 at every token, as on the vector targets: how the tokens are cut into pages must not show.
+            float sum = args.o[r * args.o_stride + d] * (args.alpha != nullptr ? args.alpha[r] : 1.0f);
+            for (int32_t t = 0; t < args.tokens; ++t) {
+                const float v = value_at<type>(args.v, (int64_t{t / g} * args.v_dim + d) * g + t % g);
+                sum = static_cast<float>(double{p[r * args.p_stride + t]} * v + sum);
+            }
+            args.o[r * args.o_stride + d] = sum;
+        }
+    }
+}
+
+template <int type>
+bool non_finite(const std::byte* values, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+        if (!std::isfinite(value_at<type>(values, i))) return true;
+    }
+    return false;
+}
+
+void fold(float* total, const float* part, float a, float b, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) total[i] = static_cast<float>(double{total[i]} * a + double{part[i]} * b);
+}
+
+template <int type>
+void finish(const float* total, float factor, void* out, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+        const auto bits = element<type>::store(total[i] * factor);
+        std::memcpy(static_cast<std::byte*>(out) + i * type_bytes(type), &bits, sizeof bits);
+    }
+}
+
+template <int type>
+void fill(attention_kernels& table) {
+    table.qk[type][fma_fp32] = qk<type>;
+    table.pv[type][fma_fp32] = pv<type>;
+    table.non_finite[type] = non_finite<type>;
+    table.finish[type] = finish<type>;
+}
+
+}  // namespace
+
+void fill_attention(attention_kernels& table) {
+    table = {};
+    fill<fp32>(table);
+    fill<bf16>(table);
+    fill<fp16>(table);
+    table.softmax[fma_fp32] = softmax;
+    table.fold = fold;
+}
+
+}  // namespace ropewalk::simd::scalar
