@@ -1,0 +1,247 @@
+// Runs attention through the public API on sequences that live in plain vectors: packs them into pages or hands them over as they are.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include <ropewalk/ropewalk.hpp>
+#include "runtime/pages_memory.hpp"
+#include "tests/attention_reference.hpp"
+
+namespace ropewalk::test {
+
+// Values of one tensor in the type they are stored in; `value` is what the reference sees.
+struct tensor {
+    dtype type = dtype::fp32;
+    std::vector<std::byte> bytes;
+    std::vector<float> value;
+
+    static tensor of(dtype type, std::vector<float> values) {
+        tensor t;
+        t.type = type;
+        t.bytes.resize(values.size() * static_cast<std::size_t>(element_bytes(type)));
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            if (type == dtype::fp32) {
+                std::memcpy(t.bytes.data() + i * 4, &values[i], 4);
+            } else if (type == dtype::bf16) {
+                const uint16_t bits = float_to_bf16(values[i]);
+                std::memcpy(t.bytes.data() + i * 2, &bits, 2);
+                values[i] = bf16_to_float(bits);
+            } else {
+                const auto half = static_cast<_Float16>(values[i]);
+                std::memcpy(t.bytes.data() + i * 2, &half, 2);
+                values[i] = static_cast<float>(half);
+            }
+        }
+        t.value = std::move(values);
+        return t;
+    }
+    static tensor random(dtype type, int64_t count, std::mt19937& generator, float deviation = 1.0f) {
+        std::normal_distribution<float> normal(0.0f, deviation);
+        std::vector<float> values(static_cast<std::size_t>(count));
+        for (float& x : values) x = normal(generator);
+        return of(type, std::move(values));
+    }
+    static tensor filled(dtype type, int64_t count, float x) { return of(type, std::vector<float>(static_cast<std::size_t>(count), x)); }
+};
+
+struct sequence_input {
+    int64_t q_len = 0, kv_len = 0;
+    std::optional<int64_t> q_start;  // end-aligned if not given
+    tensor q, k, v;
+
+    static sequence_input random(const attention_problem& p, dtype k_type, dtype v_type, int64_t q_len, int64_t kv_len, std::mt19937& generator) {
+        sequence_input s{q_len, kv_len, {}, {}, {}, {}};
+        s.q = tensor::random(p.q_type, q_len * p.heads * p.k_dim, generator);
+        s.k = tensor::random(k_type, kv_len * p.kv_heads * p.k_dim, generator);
+        s.v = tensor::random(v_type, kv_len * p.kv_heads * p.v_dim, generator);
+        return s;
+    }
+};
+
+struct output {
+    std::vector<float> out;  // [tokens][heads][v_dim], whatever the type
+    std::vector<float> lse;  // [tokens][heads]
+    bool operator==(const output& other) const {
+        return out.size() == other.out.size() && lse.size() == other.lse.size() &&
+               std::memcmp(out.data(), other.out.data(), out.size() * 4) == 0 && std::memcmp(lse.data(), other.lse.data(), lse.size() * 4) == 0;
+    }
+};
+
+struct run_options {
+    int32_t page_tokens = 64;      // 0: plain K and V
+    uint32_t page_shuffle = 1;     // seed of the page order
+    int32_t concurrency = 1;
+    executor* on = nullptr;        // null: serial, whatever the concurrency of the plan
+    bool poison = true;            // pages full of NaN before they are written
+};
+
+// The part of a problem that pages need.
+inline kv_layout layout_of(const attention_problem& p, dtype k_type, dtype v_type, int32_t page_tokens) {
+    kv_layout layout;
+    layout.k_type = k_type;
+    layout.v_type = v_type;
+    layout.kv_heads = p.kv_heads;
+    layout.k_dim = p.k_dim;
+    layout.v_dim = p.v_dim;
+    layout.page_tokens = page_tokens;
+    return layout;
+}
+
+struct batch_tables {
+    std::vector<int64_t> q_indptr{0}, kv_lens, q_starts, page_indptr{0}, kv_indptr{0};
+    std::vector<int32_t> page_ids;
+};
+
+inline std::vector<float> to_floats(dtype type, const std::vector<std::byte>& bytes) {
+    std::vector<float> values(bytes.size() / static_cast<std::size_t>(element_bytes(type)));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        if (type == dtype::fp32) {
+            std::memcpy(&values[i], bytes.data() + i * 4, 4);
+        } else {
+            uint16_t bits;
+            std::memcpy(&bits, bytes.data() + i * 2, 2);
+            values[i] = bf16_to_float(bits);
+        }
+    }
+    return values;
+}
+
+inline output run_attention(const attention_problem& p, const std::vector<sequence_input>& sequences, const run_options& options = {}) {
+    batch_tables t;
+    std::vector<std::byte> q, k, v;
+    for (const sequence_input& s : sequences) {
+        t.q_indptr.push_back(t.q_indptr.back() + s.q_len);
+        t.kv_lens.push_back(s.kv_len);
+        t.q_starts.push_back(s.q_start.value_or(s.kv_len - s.q_len));
+        t.kv_indptr.push_back(t.kv_indptr.back() + s.kv_len);
+        q.insert(q.end(), s.q.bytes.begin(), s.q.bytes.end());
+        k.insert(k.end(), s.k.bytes.begin(), s.k.bytes.end());
+        v.insert(v.end(), s.v.bytes.begin(), s.v.bytes.end());
+    }
+    const int64_t tokens = t.q_indptr.back(), kv_tokens = t.kv_indptr.back();
+    const dtype k_type = sequences.empty() ? dtype::fp32 : sequences[0].k.type, v_type = sequences.empty() ? dtype::fp32 : sequences[0].v.type;
+    const const_head_view k_view = dense_view(static_cast<const void*>(k.data()), k_type, kv_tokens, p.kv_heads, p.k_dim);
+    const const_head_view v_view = dense_view(static_cast<const void*>(v.data()), v_type, kv_tokens, p.kv_heads, p.v_dim);
+
+    attention_plan plan;
+    attention_batch batch;
+    batch.q_indptr = t.q_indptr;
+    batch.kv_lens = t.kv_lens;
+    batch.q_starts = t.q_starts;
+    const kv_layout layout = layout_of(p, k_type, v_type, options.page_tokens == 0 ? 64 : options.page_tokens);
+    runtime::mapped_memory memory;
+    kv_pages pages;
+    if (options.page_tokens == 0) {
+        batch.kv_indptr = t.kv_indptr;
+        const status built = plan.build(p, batch, k_type, v_type, options.concurrency);
+        EXPECT_TRUE(built.ok()) << built.text();
+    } else {
+        for (const sequence_input& s : sequences) {
+            const int64_t count = (s.kv_len + options.page_tokens - 1) / options.page_tokens;
+            t.page_indptr.push_back(t.page_indptr.back() + count);
+        }
+        t.page_ids.resize(static_cast<std::size_t>(t.page_indptr.back()));
+        std::iota(t.page_ids.begin(), t.page_ids.end(), 0);
+        std::mt19937 order(options.page_shuffle);
+        std::shuffle(t.page_ids.begin(), t.page_ids.end(), order);
+        const auto count = static_cast<int32_t>(t.page_ids.size());
+        memory = std::move(runtime::mapped_memory::create(int64_t{count} * layout.page_stride_bytes())).value();
+        if (options.poison) std::memset(memory.data(), 0xff, static_cast<std::size_t>(memory.size()));
+        pages = {memory.data(), layout, count};
+        std::vector<int64_t> slots;
+        for (std::size_t s = 0; s < sequences.size(); ++s) {
+            for (int64_t i = 0; i < sequences[s].kv_len; ++i) {
+                const int32_t page = t.page_ids[static_cast<std::size_t>(t.page_indptr[s] + i / options.page_tokens)];
+                slots.push_back(int64_t{page} * options.page_tokens + i % options.page_tokens);
+            }
+        }
+        serial_executor serial;
+        const status appended = kv_append(pages, slots, k_view, v_view, {}, serial);
+        EXPECT_TRUE(appended.ok()) << appended.text();
+        batch.page_indptr = t.page_indptr;
+        batch.page_ids = t.page_ids;
+        const status built = plan.build(p, batch, layout, count, options.concurrency);
+        EXPECT_TRUE(built.ok()) << built.text();
+    }
+
+    std::vector<std::byte> out(static_cast<std::size_t>(tokens * p.heads * p.v_dim * element_bytes(p.out_type)));
+    output result;
+    result.lse.assign(static_cast<std::size_t>(tokens * p.heads), 12345.0f);
+    auto workspace = std::move(runtime::mapped_memory::create(static_cast<int64_t>(plan.workspace_bytes()))).value();
+    if (options.poison) std::memset(workspace.data(), 0xff, static_cast<std::size_t>(workspace.size()));
+    serial_executor serial;
+    executor& on = options.on != nullptr ? *options.on : serial;
+    const const_head_view q_view = dense_view(static_cast<const void*>(q.data()), p.q_type, tokens, p.heads, p.k_dim);
+    const head_view out_view = dense_view(static_cast<void*>(out.data()), p.out_type, tokens, p.heads, p.v_dim);
+    const status ran = options.page_tokens == 0 ? run(plan, q_view, k_view, v_view, out_view, result.lse, workspace.bytes(), on)
+                                                : run(plan, q_view, pages, out_view, result.lse, workspace.bytes(), on);
+    EXPECT_TRUE(ran.ok()) << ran.text();
+    result.out = to_floats(p.out_type, out);
+    return result;
+}
+
+inline reference_result reference_of(const attention_problem& p, const sequence_input& s) {
+    reference_problem r;
+    r.heads = p.heads;
+    r.kv_heads = p.kv_heads;
+    r.k_dim = p.k_dim;
+    r.v_dim = p.v_dim;
+    r.q_len = s.q_len;
+    r.kv_len = s.kv_len;
+    r.q_start = s.q_start.value_or(s.kv_len - s.q_len);
+    r.scale = p.scale != 0.0f ? double{p.scale} : 1.0 / std::sqrt(double(p.k_dim));
+    r.softcap = p.softcap;
+    r.left = p.span.left;
+    r.right = p.span.right;
+    if (p.alibi_slopes != nullptr) r.slopes.assign(p.alibi_slopes, p.alibi_slopes + p.heads);
+    if (p.sinks != nullptr) r.sinks.assign(p.sinks, p.sinks + p.heads);
+    return reference_attention(r, s.q.value, s.k.value, s.v.value);
+}
+
+// Largest error against the reference, out relative to max |v| and lse relative to max(1, |lse|), with where it was.
+struct error {
+    double out = 0.0, lse = 0.0;
+    std::size_t out_at = 0, lse_at = 0;
+};
+inline error compare(const output& got, const std::vector<reference_result>& expected, double max_v) {
+    error e;
+    std::size_t out_at = 0, lse_at = 0;
+    const auto worst = [](double difference, double& most, std::size_t at, std::size_t& where) {
+        if (!(difference <= most)) {  // NaN counts as worst
+            most = std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
+            where = at;
+        }
+    };
+    for (const reference_result& r : expected) {
+        for (const double x : r.out) {
+            worst(std::fabs(got.out[out_at] - x) / max_v, e.out, out_at, e.out_at);
+            ++out_at;
+        }
+        for (const double x : r.lse) {
+            const double y = got.lse[lse_at];
+            worst(x == y ? 0.0 : std::fabs(y - x) / std::max(1.0, std::fabs(x)), e.lse, lse_at, e.lse_at);
+            ++lse_at;
+        }
+    }
+    return e;
+}
+
+// fp32 arithmetic: a score is a chain of k_dim FMAs on unit-variance data, so its error is about eps * sqrt(k_dim), the weights inherit it, and the sum over
+// keys averages it. 16-bit dots round q and p to 2^-9 relative.
+inline double tolerance(const attention_problem& p, dtype k_type, dtype v_type) {
+    constexpr double eps = 1.1920929e-7;
+    const bool vector_dot = active_target().value() == target::avx512_bf16 || active_target().value() == target::neon_bf16;
+    double t = 16.0 * eps * std::sqrt(double(p.k_dim));
+    if (p.out_type != dtype::fp32) t += 0x1p-8;
+    // q is exact in bf16 here, p is rounded: half an ulp of bf16 a weight.
+    if (vector_dot && p.q_type == dtype::bf16 && (k_type == dtype::bf16 || v_type == dtype::bf16)) t += 0x1p-9;
+    return t;
+}
+
+}  // namespace ropewalk::test

@@ -1,0 +1,71 @@
+// Attention straight from its definition, in double and over dense arrays: what every path of the library is compared with.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace ropewalk::test {
+
+// One sequence. q [q_len][heads][k_dim], k [kv_len][kv_heads][k_dim], v [kv_len][kv_heads][v_dim].
+struct reference_problem {
+    int32_t heads = 1, kv_heads = 1, k_dim = 1, v_dim = 1;
+    int64_t q_len = 0, kv_len = 0;
+    int64_t q_start = 0;  // position of the first query
+    double scale = 1.0, softcap = 0.0;
+    int64_t left = std::numeric_limits<int64_t>::max(), right = 0;
+    std::vector<double> slopes;  // [heads] or empty
+    std::vector<double> sinks;   // [heads] or empty
+};
+
+struct reference_result {
+    std::vector<double> out;  // [q_len][heads][v_dim]
+    std::vector<double> lse;  // [q_len][heads]
+};
+
+template <class Q, class K, class V>
+reference_result reference_attention(const reference_problem& p, const std::vector<Q>& q, const std::vector<K>& k, const std::vector<V>& v) {
+    reference_result result;
+    result.out.assign(static_cast<std::size_t>(p.q_len * p.heads * p.v_dim), 0.0);
+    result.lse.assign(static_cast<std::size_t>(p.q_len * p.heads), -std::numeric_limits<double>::infinity());
+    for (int64_t i = 0; i < p.q_len; ++i) {
+        for (int32_t h = 0; h < p.heads; ++h) {
+            const int32_t kv_head = h / (p.heads / p.kv_heads);
+            const int64_t position = p.q_start + i;
+            std::vector<double> scores;
+            std::vector<int64_t> keys;
+            for (int64_t j = 0; j < p.kv_len; ++j) {
+                if (position - j > p.left || j - position > p.right) continue;
+                double s = 0.0;
+                for (int32_t d = 0; d < p.k_dim; ++d) {
+                    s += double(q[static_cast<std::size_t>((i * p.heads + h) * p.k_dim + d)]) *
+                         double(k[static_cast<std::size_t>((j * p.kv_heads + kv_head) * p.k_dim + d)]);
+                }
+                s *= p.scale;
+                if (p.softcap != 0.0) s = p.softcap * std::tanh(s / p.softcap);
+                if (!p.slopes.empty()) s -= p.slopes[static_cast<std::size_t>(h)] * std::fabs(double(position - j));
+                scores.push_back(s);
+                keys.push_back(j);
+            }
+            double m = -std::numeric_limits<double>::infinity();
+            for (const double s : scores) m = std::max(m, s);
+            if (!p.sinks.empty()) m = std::max(m, p.sinks[static_cast<std::size_t>(h)]);
+            double sum = p.sinks.empty() ? 0.0 : std::exp(p.sinks[static_cast<std::size_t>(h)] - m);
+            for (const double s : scores) sum += std::exp(s - m);
+            if (sum == 0.0) continue;
+            double* out = result.out.data() + (i * p.heads + h) * p.v_dim;
+            for (std::size_t n = 0; n < keys.size(); ++n) {
+                const double weight = std::exp(scores[n] - m) / sum;
+                for (int32_t d = 0; d < p.v_dim; ++d) {
+                    out[d] += weight * double(v[static_cast<std::size_t>((keys[n] * p.kv_heads + kv_head) * p.v_dim + d)]);
+                }
+            }
+            result.lse[static_cast<std::size_t>(i * p.heads + h)] = m + std::log(sum);
+        }
+    }
+    return result;
+}
+
+}  // namespace ropewalk::test
