@@ -1,0 +1,38 @@
+// One attention problem in dense fp32 rows, and every way the library has to compute it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ropewalk/attention.hpp>
+#include <ropewalk/executor.hpp>
+#include <ropewalk/status.hpp>
+#include "tools/lib/golden/comparison.hpp"
+
+namespace ropewalk::toolkit {
+
+// A ragged batch: sequence s brings q_lens[s] rows of q and kv_lens[s] rows of k and v, packed one sequence after the other. Query rows stand at the
+// end of their keys.
+struct attention_case {
+    attention_problem problem;  // its slopes and sinks point to what the check holds
+    std::vector<int64_t> q_lens, kv_lens;
+    std::vector<float> q;  // [sum q_lens, heads, k_dim]
+    std::vector<float> k;  // [sum kv_lens, kv_heads, k_dim]
+    std::vector<float> v;  // [sum kv_lens, kv_heads, v_dim]; empty: the first v_dim dims of k
+};
+
+struct attention_output {
+    std::vector<float> out;  // [sum q_lens, heads, v_dim]
+    std::vector<float> lse;  // [sum q_lens, heads]
+};
+
+// Plain K and V.
+result<attention_output> run_contiguous(const attention_case& c, executor& on);
+
+// The same K and V written into fp32 pages. Page ids are permuted and every byte that no token owns is NaN, so reading what was not written shows.
+result<attention_output> run_paged(const attention_case& c, int32_t page_tokens, executor& on);
+
+// Contiguous and in pages of 16, 64 and 128 tokens: bits that differ between them are failures in `checks`. Returns the contiguous result.
+result<attention_output> run_all_ways(const attention_case& c, comparison& checks, executor& on);
+
+}  // namespace ropewalk::toolkit

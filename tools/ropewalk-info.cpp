@@ -1,0 +1,149 @@
+// ropewalk-info: what was compiled, what this host has, and which kernel each operation uses.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <ropewalk/ropewalk.hpp>
+#include "simd/core/dispatch.hpp"
+#include "simd/core/xsimd_version.hpp"
+#include "tools/lib/cli.hpp"
+#include "tools/lib/cpu_features.hpp"
+#include "tools/lib/machine.hpp"
+#include "tools/lib/table.hpp"
+
+namespace {
+
+using namespace ropewalk;
+using namespace ropewalk::toolkit;
+using nlohmann::ordered_json;
+
+constexpr const char* tool = "ropewalk-info";
+constexpr target all_targets[] = {target::scalar, target::avx2, target::avx512, target::avx512_bf16, target::neon, target::neon_bf16};
+
+// Which code stands behind an operation, for each element type of K and V (of the tensor itself for rope and conversion).
+struct operation {
+    std::string name;
+    std::string kernel[simd::dtype_count];
+};
+
+// The target's name, "scalar" where the target left the reference in its place, "-" where there is nothing.
+template <class Function>
+std::string origin(Function function, Function reference, const simd::kernel_table& table) {
+    if (function == nullptr) return "-";
+    return function == reference ? "scalar" : table.target;
+}
+
+std::vector<operation> operations_of(const simd::kernel_table& table, const simd::kernel_table& reference) {
+    std::vector<operation> operations = {{"rope, half pairs", {}},
+                                         {"rope, interleaved pairs", {}},
+                                         {"append K", {}},
+                                         {"append V", {}},
+                                         {"gather, convert", {}},
+                                         {"attention, fp32 queries", {}},
+                                         {"attention, bf16 queries", {}},
+                                         {"softmax, fp32 queries", {}},
+                                         {"softmax, bf16 queries", {}},
+                                         {"output", {}}};
+    const auto& attention = table.attention;
+    for (int type = 0; type < simd::dtype_count; ++type) {
+        // The rule of attention_plan: a bf16 query over bf16 keys and values takes the pair dot where the target has one.
+        const bool dot = type == simd::bf16 && attention.qk[type][simd::dot_bf16] != nullptr;
+        const int arithmetic = dot ? simd::dot_bf16 : simd::fma_fp32;
+        const auto qk = [&](int how) { return origin(attention.qk[type][how], reference.attention.qk[type][how], table); };
+        const auto softmax = [&](int how) { return origin(attention.softmax[how], reference.attention.softmax[how], table); };
+        const std::string kernels[] = {
+            origin(table.rope.rotate[type][0], reference.rope.rotate[type][0], table),
+            origin(table.rope.rotate[type][1], reference.rope.rotate[type][1], table),
+            origin(table.kv.pack_k[type], reference.kv.pack_k[type], table),
+            origin(table.kv.pack_v[type], reference.kv.pack_v[type], table),
+            origin(table.kv.load_row[type], reference.kv.load_row[type], table),
+            qk(simd::fma_fp32) + " fma",
+            qk(arithmetic) + (dot ? " bf16 dot" : " fma"),
+            softmax(simd::fma_fp32),
+            softmax(arithmetic),
+            origin(attention.finish[type], reference.attention.finish[type], table),
+        };
+        for (std::size_t i = 0; i < operations.size(); ++i) operations[i].kernel[type] = kernels[i];
+    }
+    return operations;
+}
+
+std::string reason(const std::string& requested, target used) {
+    const char* environment = std::getenv("ROPEWALK_ISA");
+    if (!requested.empty()) return "--target " + requested;
+    if (environment != nullptr && environment[0] != '\0') return fmt::format("ROPEWALK_ISA={}", environment);
+    for (const target t : all_targets) {
+        if (static_cast<int>(t) > static_cast<int>(used) && target_supported(t) && !target_compiled(t)) {
+            return fmt::format("the best one compiled; this host could also run {}", name(t));
+        }
+    }
+    return "the best one that was compiled and that this host can run";
+}
+
+ordered_json gather(const std::string& requested, target used) {
+    ordered_json info = {{"version", version()},
+                         {"active", name(used)},
+                         {"reason", reason(requested, used)},
+                         {"xsimd", simd::xsimd_version()},
+                         {"concurrency", default_executor().concurrency()},
+                         {"executor", ROPEWALK_WITH_TBB ? "oneTBB" : "serial"},
+                         {"available_memory", available_memory()},
+                         {"cpu_features", cpu_features(simd::read_cpu())}};
+    for (const target t : all_targets) {
+        info["targets"].push_back({{"name", name(t)}, {"compiled", target_compiled(t)}, {"supported", target_supported(t)}, {"active", t == used}});
+    }
+    const simd::kernel_table* table = simd::kernels_of(used);
+    const simd::kernel_table* reference = simd::kernels_of(target::scalar);
+    if (table == nullptr || reference == nullptr) return info;
+    for (const operation& o : operations_of(*table, *reference)) {
+        info["operations"].push_back(
+            {{"name", o.name}, {"fp32", o.kernel[simd::fp32]}, {"bf16", o.kernel[simd::bf16]}, {"fp16", o.kernel[simd::fp16]}});
+    }
+    return info;
+}
+
+void print_text(const ordered_json& info) {
+    const auto text = [](const ordered_json& value) { return value.get<std::string>(); };
+    const auto yes = [](const ordered_json& value) { return value.get<bool>() ? "yes" : "no"; };
+    using align = table::align;
+    fmt::print("ropewalk {}\n", text(info["version"]));
+    fmt::print("target       {}: {}\n", text(info["active"]), text(info["reason"]));
+    fmt::print("xsimd        {}\n", text(info["xsimd"]));
+    fmt::print("executor     {}, {} threads\n", text(info["executor"]), info["concurrency"].get<int>());
+    fmt::print("memory free  {}\n", bytes_text(info["available_memory"].get<double>()));
+    fmt::print("cpu          {}\n\n", fmt::join(info["cpu_features"].get<std::vector<std::string>>(), " "));
+
+    table targets(stdout, {{"target", align::left, 11}, {"compiled", align::left}, {"supported", align::left}, {"active", align::left}});
+    targets.header();
+    for (const ordered_json& t : info["targets"]) targets.row({text(t["name"]), yes(t["compiled"]), yes(t["supported"]), t["active"] ? "*" : ""});
+    fmt::print("\n");
+
+    table operations(stdout,
+                     {{"operation, by KV type", align::left, 24}, {"fp32", align::left, 20}, {"bf16", align::left, 20}, {"fp16", align::left}});
+    operations.header();
+    for (const ordered_json& o : info["operations"]) operations.row({text(o["name"]), text(o["fp32"]), text(o["bf16"]), text(o["fp16"])});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::string requested;
+    bool as_json = false;
+    CLI::App app("Shows the instruction sets that were compiled in, what this host has, and which kernel each operation uses.", tool);
+    add_target_option(app, requested);
+    app.add_flag("--json", as_json, "As JSON");
+    if (const std::optional<int> ended = parse(app, argc, argv)) return *ended;
+    const result<target> used = use_target(requested);
+    if (!used.ok()) return bad_input(tool, used.state().text());
+    const ordered_json info = gather(requested, *used);
+    if (as_json) {
+        fmt::print("{}\n", info.dump(2));
+    } else {
+        print_text(info);
+    }
+    return exit_ok;
+}
