@@ -74,8 +74,17 @@ ROPEWALK_INLINE vf fnmadd(vf a, vf b, vf c) {
 #endif
 }
 
-// The larger; where one is NaN: b on x86, NaN on Arm. max(bound, x) therefore keeps a NaN of x on both.
-ROPEWALK_INLINE vf maximum(vf a, vf b) { return xsimd::max(a, b); }
+// The larger; where one is NaN: b on x86, NaN on Arm. maximum(bound, x) therefore keeps a NaN of x on both. Not xsimd::max, whose answer to NaN differs
+// between 8.1 and 14.
+ROPEWALK_INLINE vf maximum(vf a, vf b) {
+#if ROPEWALK_X86_512
+    return vf(_mm512_max_ps(a, b));
+#elif defined(__x86_64__)
+    return vf(_mm256_max_ps(a, b));
+#else
+    return vf(vmaxq_f32(a, b));
+#endif
+}
 
 ROPEWALK_INLINE float reduce_maximum(vf x) {
 #if ROPEWALK_X86_512
