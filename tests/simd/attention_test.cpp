@@ -57,10 +57,10 @@ TEST_P(attention_kernels_test, qk_equals_reference) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 generator(seed);
     for (int type = 0; type < dtype_count; ++type) {
-        for (const int32_t k_dim : {2, 8, 40, 64, 80, 128, 576}) {
-            for (const int32_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 23, 40, 71, 96}) {
-                for (const int32_t panels : {1, 2, 3, 4, 8}) {
-                    if (k_dim > 128 && rows > 23) continue;
+        for (const int32_t k_dim : {2, 40, 64, 128, 576}) {
+            for (const int32_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 17, 40}) {
+                for (const int32_t panels : {1, 3, 4}) {
+                    if (k_dim > 128 && rows > 17) continue;
                     const int64_t offset = type == fp32 ? 4 : 2;
                     const elements q(fp32, rows * int64_t{k_dim}, generator, 4), k(type, int64_t{panels} * panel * k_dim, generator, offset);
                     const int64_t stride = panels * panel + 3;
@@ -82,9 +82,9 @@ TEST_P(attention_kernels_test, pv_equals_reference) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 generator(seed);
     for (int type = 0; type < dtype_count; ++type) {
-        for (const int32_t v_dim : {16, 48, 64, 80, 128, 512}) {
-            for (const int32_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 17, 24, 71}) {
-                for (const int32_t tokens : {2, 16, 30, 64, 128}) {
+        for (const int32_t v_dim : {16, 48, 128, 512}) {
+            for (const int32_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 12, 17, 24}) {
+                for (const int32_t tokens : {2, 30, 128}) {
                     const int64_t offset = type == fp32 ? 4 : 2;
                     const elements p(fp32, int64_t{rows} * 128, generator, 4), v(type, int64_t{tokens} * v_dim, generator, offset);
                     const elements alpha(fp32, rows, generator, 4);
@@ -211,7 +211,7 @@ double ulps(float got, double expected) {
     return std::fabs(got - expected) / (std::nextafter(std::fabs(nearest), std::numeric_limits<float>::infinity()) - std::fabs(nearest));
 }
 
-// Every fp32 in [-0.5, 0.5] reaches the polynomial; 2^25 of the 2^31 patterns are enough to see every mantissa (the exponents below 2^-25 give 1).
+// What reaches the polynomial is in [-0.5, 0.5]: one in 211 of its patterns from 2^-25 on (below, the result is 1), and the whole range coarsely.
 TEST_P(attention_kernels_test, exp2_is_within_one_ulp) {
     double worst = 0.0;
     float worst_at = 0.0f;
@@ -227,7 +227,7 @@ TEST_P(attention_kernels_test, exp2_is_within_one_ulp) {
         }
         x.clear();
     };
-    constexpr uint32_t step = 61;  // odd, so that all low bits occur
+    constexpr uint32_t step = 211;  // odd, so that all low bits occur
     for (uint32_t bits = 0x33000000u; bits <= 0x3f000000u; bits += step) {
         for (const uint32_t sign : {0u, 0x80000000u}) x.push_back(scalar::bits_to_float(bits | sign));
         if (x.size() >= 4096) check();
