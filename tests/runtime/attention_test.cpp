@@ -553,6 +553,26 @@ TEST(attention_invariance, shared_heads_repeat_F08) {
     for (int repeat = 0; repeat < 10; ++repeat) EXPECT_TRUE(expected == run_attention(p, batch, {.concurrency = 4, .on = &default_executor()}));
 }
 
+// Eight threads, each with its own cache, plan and workspace, all on the shared executor.
+TEST(attention_invariance, contexts_in_one_process_F09) {
+    std::vector<std::thread> threads;
+    std::vector<int> wrong(8, 0);
+    for (std::size_t t = 0; t < wrong.size(); ++t) {
+        threads.emplace_back([t, &wrong] {
+            std::mt19937 generator(static_cast<uint32_t>(90 + t));
+            const attention_problem p = problem(4, t % 2 == 0 ? 2 : 1, 16 + 16 * static_cast<int32_t>(t % 3), 32);
+            const std::vector<sequence_input> batch{sequence_input::random(p, dtype::bf16, dtype::fp32, 1, 300, generator),
+                                                    sequence_input::random(p, dtype::bf16, dtype::fp32, 20, 90, generator)};
+            const output expected = run_attention(p, batch);
+            for (int repeat = 0; repeat < 20; ++repeat) {
+                if (!(expected == run_attention(p, batch, {.concurrency = 2, .on = &default_executor()}))) ++wrong[t];
+            }
+        });
+    }
+    for (std::thread& t : threads) t.join();
+    EXPECT_EQ(wrong, std::vector<int>(8, 0));
+}
+
 // ---- views ----------------------------------------------------------------------------------------------------------------------------------
 
 TEST(attention, strided_views_equal_dense_D03) {
