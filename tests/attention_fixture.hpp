@@ -68,8 +68,10 @@ struct output {
     std::vector<float> out;  // [tokens][heads][v_dim], whatever the type
     std::vector<float> lse;  // [tokens][heads]
     bool operator==(const output& other) const {
-        return out.size() == other.out.size() && lse.size() == other.lse.size() &&
-               std::memcmp(out.data(), other.out.data(), out.size() * 4) == 0 && std::memcmp(lse.data(), other.lse.data(), lse.size() * 4) == 0;
+        const auto same = [](const std::vector<float>& a, const std::vector<float>& b) {
+            return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+        };
+        return same(out, other.out) && same(lse, other.lse);
     }
 };
 
@@ -152,7 +154,7 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
         std::shuffle(t.page_ids.begin(), t.page_ids.end(), order);
         const auto count = static_cast<int32_t>(t.page_ids.size());
         memory = std::move(runtime::mapped_memory::create(int64_t{count} * layout.page_stride_bytes())).value();
-        if (options.poison) std::memset(memory.data(), 0xff, static_cast<std::size_t>(memory.size()));
+        if (options.poison) std::ranges::fill(memory.bytes(), std::byte{0xff});
         pages = {memory.data(), layout, count};
         std::vector<int64_t> slots;
         for (std::size_t s = 0; s < sequences.size(); ++s) {
@@ -174,7 +176,7 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     output result;
     result.lse.assign(static_cast<std::size_t>(tokens * p.heads), 12345.0f);
     auto workspace = std::move(runtime::mapped_memory::create(static_cast<int64_t>(plan.workspace_bytes()))).value();
-    if (options.poison) std::memset(workspace.data(), 0xff, static_cast<std::size_t>(workspace.size()));
+    if (options.poison) std::ranges::fill(workspace.bytes(), std::byte{0xff});
     serial_executor serial;
     executor& on = options.on != nullptr ? *options.on : serial;
     const const_head_view q_view = dense_view(static_cast<const void*>(q.data()), p.q_type, tokens, p.heads, p.k_dim);

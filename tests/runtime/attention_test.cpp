@@ -499,8 +499,8 @@ TEST(attention_invariance, batch_and_pages) {
         std::size_t row = 0;
         for (const sequence_input& s : batch) {
             const output alone = run_attention(p, {s});
-            EXPECT_EQ(std::memcmp(alone.out.data(), together.out.data() + row * 6 * 48, alone.out.size() * 4), 0);
-            EXPECT_EQ(std::memcmp(alone.lse.data(), together.lse.data() + row * 6, alone.lse.size() * 4), 0);
+            EXPECT_TRUE(std::equal(alone.out.begin(), alone.out.end(), together.out.begin() + static_cast<std::ptrdiff_t>(row * 6 * 48)));
+            EXPECT_TRUE(std::equal(alone.lse.begin(), alone.lse.end(), together.lse.begin() + static_cast<std::ptrdiff_t>(row * 6)));
             row += static_cast<std::size_t>(s.q_len);
         }
     }
