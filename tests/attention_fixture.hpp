@@ -11,6 +11,7 @@
 
 #include <ropewalk/ropewalk.hpp>
 #include "runtime/pages_memory.hpp"
+#include "simd/core/element.hpp"
 #include "tests/attention_reference.hpp"
 
 namespace ropewalk::test {
@@ -33,9 +34,9 @@ struct tensor {
                 std::memcpy(t.bytes.data() + i * 2, &bits, 2);
                 values[i] = bf16_to_float(bits);
             } else {
-                const auto half = static_cast<_Float16>(values[i]);
-                std::memcpy(t.bytes.data() + i * 2, &half, 2);
-                values[i] = static_cast<float>(half);
+                const uint16_t bits = simd::scalar::float_to_fp16(values[i]);
+                std::memcpy(t.bytes.data() + i * 2, &bits, 2);
+                values[i] = simd::scalar::fp16_to_float(bits);
             }
         }
         t.value = std::move(values);
