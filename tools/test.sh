@@ -13,7 +13,7 @@
 #   arm64      cross build, on qemu's cortex-a53, neoverse-n1 (no dot products) and max (all of them)
 #   debug      -O0 baseline code on qemu's Nehalem (no AVX: an instruction too new is a SIGILL) and Haswell
 #
-# Without arguments: release, clang, xsimd, asan, tsan. --all: all of them, --quick: release only. ROPEWALK_JOBS: parallel jobs, default all cores. Builds go to build/test/<stage>.
+# Without arguments: release, clang, xsimd, asan. --all: all of them, --quick: release only. ROPEWALK_JOBS: parallel jobs, default all cores. Builds go to build/test/<stage>.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -67,7 +67,7 @@ done
 if [ "$quick" = 1 ]; then
   stages=(release)
 elif [ ${#stages[@]} = 0 ] && [ "$all" = 0 ]; then
-  stages=(release clang xsimd asan tsan)
+  stages=(release clang xsimd asan)
 elif [ ${#stages[@]} = 0 ]; then
   stages=(release emulated clang xsimd asan tsan arm64 debug)
   if [ "$has_avx512" = 1 ] || [ ! -e tools/emulate-avx512.sh ]; then stages=("${stages[@]/emulated/}"); fi
