@@ -3,7 +3,8 @@
 // The product with cos is rounded, the one with sin is fused: the same on every target, so that fp32 results have the same bits everywhere. An
 // in-place scale of the same bytes costs a load, a multiplication and a store a vector; this adds an operation and, for 16-bit types, the
 // conversions, which hide behind memory only if the memory is asked for in time: hence `ahead`. Measured on 192 MiB, 32 heads of 128, AVX2 on a busy
-// Zen 4, as a share of the speed of the scale: 0.77 to 0.94 without prefetch, 0.91 to 1.06 with it, whatever the type and pairing.
+// Zen 3, as a share of the speed of the scale, medians: 0.61 to 0.94 without prefetch, 0.91 to 1.06 with it; fp32 interleaved is the lowest
+// in both (0.82 in other runs), all others with prefetch are at 0.95 or more. From L2 conversions show: 0.73 fp32, 0.3 to 0.5 the 16-bit types.
 //
 // Two heads go together: cos and sin are loaded and brought into the order of the pairs once for both. Four are faster from L1 but slower from DRAM
 // (0.7 to 0.8 in fp32): too many streams for the hardware prefetcher.
