@@ -161,8 +161,8 @@ void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type,
     shape.group = problem.heads / problem.kv_heads;
     shape.k_dim = problem.k_dim;
     shape.v_dim = problem.v_dim;
-    shape.k_pad = static_cast<int32_t>(round_up(problem.k_dim, runtime::word_elements(k_type)));
-    shape.v_pad = static_cast<int32_t>(round_up(problem.v_dim, simd::panel));
+    shape.k_pad = simd::stored_k_dim(static_cast<int>(k_type), problem.k_dim);
+    shape.v_pad = simd::stored_v_dim(static_cast<int>(v_type), problem.v_dim);
     shape.q_type = static_cast<int>(problem.q_type);
     shape.k_type = static_cast<int>(k_type);
     shape.v_type = static_cast<int>(v_type);
@@ -203,9 +203,11 @@ work measure(const simd::attend_shape& shape, int64_t position, int32_t tokens, 
     return w;
 }
 
-// Bytes of K and V of one token and one KV head.
+// Bytes of K and V of one token and one KV head, with their scales.
 int64_t token_bytes(const simd::attend_shape& shape) {
-    return int64_t{shape.k_pad} * simd::type_bytes(shape.k_type) + int64_t{shape.v_pad} * simd::type_bytes(shape.v_type);
+    const int64_t panel = simd::panel_bytes(shape.k_type, shape.k_pad) + simd::v_bytes(shape.v_type, shape.v_pad, simd::panel) +
+                          simd::k_scale_bytes(shape.k_type, simd::panel) + simd::v_scale_bytes(shape.v_type, shape.v_pad, simd::panel);
+    return panel / simd::panel;
 }
 
 struct builder {
@@ -343,6 +345,8 @@ status build_plan(std::unique_ptr<plan_state>& slot, const attention_problem& pr
         plan->shape.page_stride = layout->page_stride_bytes();
         plan->shape.head_stride = layout->head_stride_bytes();
         plan->shape.v_offset = layout->k_part_bytes();
+        plan->shape.k_scale_offset = plan->shape.v_offset + layout->v_part_bytes();
+        plan->shape.v_scale_offset = plan->shape.k_scale_offset + layout->k_scale_bytes();
         plan->page_ids.assign(batch.page_ids.begin(), batch.page_ids.end());
     }
     builder build{*plan, batch, concurrency};

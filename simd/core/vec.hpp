@@ -86,6 +86,17 @@ ROPEWALK_INLINE vf maximum(vf a, vf b) {
 #endif
 }
 
+// The smaller; numbers only.
+ROPEWALK_INLINE vf minimum(vf a, vf b) {
+#if ROPEWALK_X86_512
+    return vf(_mm512_min_ps(a, b));
+#elif defined(__x86_64__)
+    return vf(_mm256_min_ps(a, b));
+#else
+    return vf(vminq_f32(a, b));
+#endif
+}
+
 ROPEWALK_INLINE float reduce_maximum(vf x) {
 #if ROPEWALK_X86_512
     return _mm512_reduce_max_ps(x);
@@ -190,6 +201,60 @@ ROPEWALK_INLINE void store_fp16(void* p, vf x) {
     vst1_u16(static_cast<uint16_t*>(p), vreinterpret_u16_f16(vcvt_f16_f32(x)));
 #endif
 }
+
+// ---- 8-bit elements -------------------------------------------------------------------------------------------------------------------------
+
+// The low bytes of the words.
+ROPEWALK_INLINE void store_u8(void* p, vi words) {
+#if ROPEWALK_X86_512
+    _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(words));
+#elif defined(__x86_64__)
+    const __m256i bytes = _mm256_shuffle_epi8(words, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1, -1,
+                                                                     -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+    _mm_storel_epi64(static_cast<__m128i*>(p), _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
+#else
+    const uint16x4_t halves = vmovn_u32(vreinterpretq_u32_s32(words));
+    const uint8x8_t bytes = vmovn_u16(vcombine_u16(halves, halves));
+    const uint32_t word = vget_lane_u32(vreinterpret_u32_u8(bytes), 0);
+    std::memcpy(p, &word, sizeof word);
+#endif
+}
+
+// OCP E4M3 by way of fp16, which has one exponent bit more and a bias that is 8 larger: sign-extend, shift the exponent into place, clear the copy of the
+// sign. Subnormals come out right because the fp16 conversion knows them. The NaN codes, which pages never hold, read as 480.
+ROPEWALK_INLINE vf load_fp8(const void* p) {
+#if ROPEWALK_X86_512
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p))), 7);
+    const vf small(_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(static_cast<int16_t>(0xbfff)))));
+#elif defined(__x86_64__)
+    const __m128i wide = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64(static_cast<const __m128i*>(p))), 7);
+    const vf small(_mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16(static_cast<int16_t>(0xbfff)))));
+#else
+    uint32_t word;
+    std::memcpy(&word, p, sizeof word);
+    const int16x4_t wide = vshl_n_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(word)))), 7);
+    const vf small(vcvt_f32_f16(vreinterpret_f16_u16(vand_u16(vreinterpret_u16_s16(wide), vdup_n_u16(0xbfff)))));
+#endif
+    return small * vf(256.0f);
+}
+// E4M3 in the low bytes, to nearest even; |x| <= 448. Below 2^-6 in units of 2^-9, which is the spacing of floats at 2^14.
+ROPEWALK_INLINE vi to_fp8_words(vf x) {
+    const vf magnitude = xsimd::abs(x);
+    const vi bits = as_int(magnitude);
+    const vi small = as_int(magnitude + vf(16384.0f)) - vi(0x46800000);
+    const vi large = ((bits + (vi(0x7ffff) + ((bits >> 20) & vi(1)))) >> 20) - vi(960);
+    const vi code = as_int(select(magnitude < vf(0x1p-6f), as_float(small), as_float(large)));
+    return code | ((as_int(x) >> 24) & vi(0x80));
+}
+ROPEWALK_INLINE void store_fp8(void* p, vf x) { store_u8(p, to_fp8_words(x)); }
+
+// The nearest integer, to nearest even; |x| < 2^22.
+ROPEWALK_INLINE vi nearest(vf x) { return as_int(x + vf(12582912.0f)) - vi(0x4b400000); }
+
+// Element e of words of int8 (4, signed) or int4 (8, codes 0 .. 15: low nibbles of the bytes first).
+ROPEWALK_INLINE vi int8_element(vi words, int e) { return e == 3 ? words >> 24 : (words << (24 - 8 * e)) >> 24; }
+ROPEWALK_INLINE vi int4_element(vi words, int e) { return (words >> (e % 4 * 8 + e / 4 * 4)) & vi(15); }
+ROPEWALK_INLINE vf to_float(vi x) { return xsimd::to_float(x); }
 
 // ---- bf16 pair dot --------------------------------------------------------------------------------------------------------------------------
 

@@ -51,25 +51,47 @@ protected:
     const kernel_table& reference = *kernels_of(target::scalar);
 };
 
+// A K part or V part of N(0, 1) data whose elements and scales end at pages without access.
+struct random_part {
+    test::guarded_buffer elements, scales;
+    int32_t page_tokens;
+
+    random_part(const kernel_table& reference, int type, bool keys, int32_t stored, int32_t tokens, std::mt19937& generator)
+        : elements(static_cast<std::size_t>(keys ? tokens / panel * panel_bytes(type, stored) : v_bytes(type, stored, tokens))),
+          scales(static_cast<std::size_t>(keys ? k_scale_bytes(type, tokens) : v_scale_bytes(type, stored, tokens))),
+          page_tokens(tokens) {
+        std::normal_distribution<float> normal;
+        std::vector<float> rows(static_cast<std::size_t>(tokens * stored));
+        for (float& x : rows) x = normal(generator);
+        (keys ? reference.kv.pack_k : reference.kv.pack_v)[type](rows.data(), stored, stored, {elements.data(), scales.data(), tokens}, 0, tokens);
+    }
+};
+
 // A score is a chain of k_dim FMAs of N(0, 1) data: k_dim roundings, each half an eps of a partial sum of at most 4.5 sqrt(k_dim), that add up like a random
 // walk: 4.5 * eps / 2 * k_dim.
 TEST_P(attention_kernels_test, qk_equals_reference) {
     const uint32_t seed = 1;
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 generator(seed);
-    for (int type = 0; type < dtype_count; ++type) {
-        for (const int32_t k_dim : {2, 40, 64, 128, 576}) {
+    for (int type = 0; type < kv_type_count; ++type) {
+        for (const int32_t dim : {2, 40, 64, 128, 576}) {
+            const int32_t k_dim = stored_k_dim(type, dim);
             for (const int32_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 17, 40}) {
                 for (const int32_t panels : {1, 3, 4}) {
                     if (k_dim > 128 && rows > 17) continue;
-                    const elements q(fp32, rows * int64_t{k_dim}, generator), k(type, int64_t{panels} * panel * k_dim, generator);
+                    const elements q(fp32, rows * int64_t{k_dim}, generator);
+                    const random_part k(reference, type, true, k_dim, panels * panel, generator);
                     const int64_t stride = panels * panel + 3;
                     std::vector<float> got(static_cast<std::size_t>(rows * stride), canary), expected = got;
                     const std::vector<std::byte> next(64 * 100);
-                    kernels.attention.qk[type][fma_fp32]({q.data, k_dim, rows, k_dim, k.data, panels, got.data(), stride, {next.data(), 100}});
-                    reference.attention.qk[type][fma_fp32]({q.data, k_dim, rows, k_dim, k.data, panels, expected.data(), stride, {}});
+                    const auto* scales = k.scales.as<float>();
+                    kernels.attention.qk[type][fma_fp32](
+                        {q.data, k_dim, rows, k_dim, k.elements.data(), scales, panels, got.data(), stride, {next.data(), 100}});
+                    reference.attention.qk[type][fma_fp32](
+                        {q.data, k_dim, rows, k_dim, k.elements.data(), scales, panels, expected.data(), stride, {}});
                     for (std::size_t i = 0; i < got.size(); ++i) {
-                        ASSERT_NEAR(got[i], expected[i], 2.25 * eps * (k_dim + 2)) << "type " << type << " k_dim " << k_dim << " rows " << rows << " panels " << panels << " at " << i;
+                        ASSERT_NEAR(got[i], expected[i], 2.25 * eps * (k_dim + 2))
+                            << "type " << type << " k_dim " << k_dim << " rows " << rows << " panels " << panels << " at " << i;
                     }
                 }
             }
@@ -81,21 +103,30 @@ TEST_P(attention_kernels_test, pv_equals_reference) {
     const uint32_t seed = 2;
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 generator(seed);
-    for (int type = 0; type < dtype_count; ++type) {
-        for (const int32_t v_dim : {16, 48, 128, 512}) {
+    constexpr int32_t page_tokens = 128;
+    for (int type = 0; type < kv_type_count; ++type) {
+        for (const int32_t dim : {16, 48, 128, 512}) {
+            const int32_t v_dim = stored_v_dim(type, dim);
             for (const int32_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 12, 17, 24}) {
-                for (const int32_t tokens : {2, 30, 128}) {
-                    const elements p(fp32, int64_t{rows} * 128, generator), v(type, int64_t{tokens} * v_dim, generator);
-                    const elements alpha(fp32, rows, generator);
+                const random_part v(reference, type, false, v_dim, page_tokens, generator);
+                for (const int32_t wanted : {2, 30, 128}) {
+                    const int32_t tokens = (wanted + word_elements(type) - 1) / word_elements(type) * word_elements(type);
+                    const int32_t skipped = page_tokens - tokens;  // the last tokens of the page: a read beyond them faults
+                    const elements p(fp32, int64_t{rows} * 128, generator), alpha(fp32, rows, generator);
                     const int64_t stride = v_dim + 5;
                     std::vector<float> got(static_cast<std::size_t>(rows * stride), 0.5f), expected = got;
+                    const std::byte* from = v.elements.data() + v_bytes(type, v_dim, skipped);
+                    const std::byte* scales = v.scales.data() + skipped * v_scale_step(type);
                     for (const bool scaled : {true, false}) {
                         const auto* factor = scaled ? reinterpret_cast<const float*>(alpha.data) : nullptr;
-                        kernels.attention.pv[type][fma_fp32]({p.data, 128, rows, tokens, v.data, v_dim, got.data(), stride, factor, {}});
-                        reference.attention.pv[type][fma_fp32]({p.data, 128, rows, tokens, v.data, v_dim, expected.data(), stride, factor, {}});
+                        kernels.attention.pv[type][fma_fp32](
+                            {p.data, 128, rows, tokens, from, scales, page_tokens, v_dim, got.data(), stride, factor, {}});
+                        reference.attention.pv[type][fma_fp32](
+                            {p.data, 128, rows, tokens, from, scales, page_tokens, v_dim, expected.data(), stride, factor, {}});
                     }
                     for (std::size_t i = 0; i < got.size(); ++i) {
-                        ASSERT_NEAR(got[i], expected[i], 1e-6 * (tokens + 4)) << "type " << type << " v_dim " << v_dim << " rows " << rows << " tokens " << tokens << " at " << i;
+                        ASSERT_NEAR(got[i], expected[i], 1e-6 * (tokens + 4))
+                            << "type " << type << " v_dim " << v_dim << " rows " << rows << " tokens " << tokens << " at " << i;
                     }
                 }
             }
@@ -157,11 +188,11 @@ TEST_P(attention_kernels_test, bf16_dot_is_exact_on_integers) {
             for (auto& x : kv) x = float_to_bf16(static_cast<float>(digit(generator)));
             std::vector<float> got(static_cast<std::size_t>(rows * 128)), expected = got;
             const auto* part = reinterpret_cast<const std::byte*>(kv.data());
-            kernels.attention.qk[bf16][dot_bf16]({q16.data(), 128, rows, dim, part, panels, got.data(), 128, {}});
-            reference.attention.qk[bf16][fma_fp32]({q32.data(), 128, rows, dim, part, panels, expected.data(), 128, {}});
+            kernels.attention.qk[bf16][dot_bf16]({q16.data(), 128, rows, dim, part, nullptr, panels, got.data(), 128, {}});
+            reference.attention.qk[bf16][fma_fp32]({q32.data(), 128, rows, dim, part, nullptr, panels, expected.data(), 128, {}});
             ASSERT_EQ(got, expected);
-            kernels.attention.pv[bf16][dot_bf16]({q16.data(), 128, rows, panels * panel, part, dim, got.data(), 128, nullptr, {}});
-            reference.attention.pv[bf16][fma_fp32]({q32.data(), 128, rows, panels * panel, part, dim, expected.data(), 128, nullptr, {}});
+            kernels.attention.pv[bf16][dot_bf16]({q16.data(), 128, rows, panels * panel, part, nullptr, 64, dim, got.data(), 128, nullptr, {}});
+            reference.attention.pv[bf16][fma_fp32]({q32.data(), 128, rows, panels * panel, part, nullptr, 64, dim, expected.data(), 128, nullptr, {}});
             ASSERT_EQ(got, expected);
         }
     }
