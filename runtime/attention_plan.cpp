@@ -58,6 +58,9 @@ status check_problem(const attention_problem& problem) {
     };
     if (auto s = not_negative("scale", problem.scale); !s) return s;
     if (auto s = not_negative("softcap", problem.softcap); !s) return s;
+    if (problem.precision != attention_precision::standard && problem.precision != attention_precision::fast) {
+        return refuse(status_code::invalid_argument, "problem.precision is %d; must be 0 (standard) or 1 (fast)", static_cast<int>(problem.precision));
+    }
     if (problem.span.left < 0 || problem.span.right < 0) {
         return refuse(status_code::invalid_argument, "problem.span is {left %lld, right %lld}; both must be >= 0",
                       static_cast<long long>(problem.span.left), static_cast<long long>(problem.span.right));
@@ -147,13 +150,17 @@ status check_plain_rows(const attention_batch& batch) {
     return {};
 }
 
-// The arithmetic follows from types and target only: a bf16 query over bf16 keys or values uses the pair dot where there is one.
-int choose_arithmetic(dtype q, dtype operand, bool available) {
-    return q == dtype::bf16 && operand == dtype::bf16 && available ? simd::dot_bf16 : simd::fma_fp32;
+// The arithmetic follows from types, precision and target only; see attention_precision.
+int choose_arithmetic(const simd::attention_kernels& kernels, const attention_problem& problem, dtype operand) {
+    const bool fast = problem.precision == attention_precision::fast, rounds = fast || problem.q_type != dtype::fp32;
+    const auto available = [&](int arithmetic) { return kernels.qk[static_cast<int>(operand)][arithmetic] != nullptr; };
+    if (operand == dtype::bf16 && (fast || problem.q_type == dtype::bf16) && available(simd::dot_bf16)) return simd::dot_bf16;
+    if (operand == dtype::int8 && rounds && available(simd::dot_integer)) return simd::dot_integer;
+    if (operand == dtype::int4 && fast && available(simd::dot_integer)) return simd::dot_integer;
+    return simd::fma_fp32;
 }
 
 void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type, dtype v_type) {
-    const auto& attention = plan.kernels->attention;
     simd::attend_shape& shape = plan.shape;
     shape = {};
     shape.heads = problem.heads;
@@ -167,8 +174,8 @@ void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type,
     shape.k_type = static_cast<int>(k_type);
     shape.v_type = static_cast<int>(v_type);
     shape.out_type = static_cast<int>(problem.out_type);
-    shape.qk_arithmetic = choose_arithmetic(problem.q_type, k_type, attention.qk[simd::bf16][simd::dot_bf16] != nullptr);
-    shape.pv_arithmetic = choose_arithmetic(problem.q_type, v_type, attention.pv[simd::bf16][simd::dot_bf16] != nullptr);
+    shape.qk_arithmetic = choose_arithmetic(plan.kernels->attention, problem, k_type);
+    shape.pv_arithmetic = choose_arithmetic(plan.kernels->attention, problem, v_type);
     const double scale = problem.scale != 0.0f ? double{problem.scale} : 1.0 / std::sqrt(double(problem.k_dim));
     shape.scale = static_cast<float>(scale * log2e);
     shape.softcap = static_cast<float>(double{problem.softcap} * log2e);

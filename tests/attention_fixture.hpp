@@ -267,7 +267,14 @@ inline double tolerance(const attention_problem& p, dtype k_type, dtype v_type) 
     double t = 16.0 * eps * std::sqrt(double(p.k_dim));
     if (p.out_type != dtype::fp32) t += 0x1p-8;
     // q is exact in bf16 here, p is rounded: half an ulp of bf16 a weight.
-    if (vector_dot && p.q_type == dtype::bf16 && (k_type == dtype::bf16 || v_type == dtype::bf16)) t += 0x1p-9;
+    const bool fast = p.precision == attention_precision::fast;
+    if (vector_dot && (p.q_type == dtype::bf16 || fast) && (k_type == dtype::bf16 || v_type == dtype::bf16)) t += fast ? 0x1p-8 : 0x1p-9;
+    // Integers: q and p move by up to half a step of largest / most, evenly spread; six standard deviations of a score of unit-variance keys. N(0, 1) rows
+    // have a largest magnitude of 4.5 or less. What that does to the result is less by the spread of the weights: a quarter at two equal keys.
+    const auto step = [](double most) { return 6.0 * 4.5 / most / std::sqrt(12.0) / 4.0; };
+    const auto has = [&](dtype type) { return k_type == type || v_type == type; };
+    if (has(dtype::int8) && (p.q_type != dtype::fp32 || fast)) t += step(32512.0);
+    if (has(dtype::int4) && fast) t += step(127.0);
     return t;
 }
 

@@ -11,13 +11,14 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr double ln2 = 0.6931471805599453;
 constexpr float log2e = 1.4426950408889634f;
+constexpr int32_t most_dims = 1024;
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 constexpr int64_t round_down(int64_t value, int64_t multiple) { return value / multiple * multiple; }
 
 // Everything that one worker needs beside its inputs, carved out of the caller's scratch.
 struct workspace {
-    std::byte* q;       // [rows][k_pad] fp32, or bf16 for the dot
+    std::byte* q;       // [rows][k_pad] in 4 bytes each, or bf16 for its dot
     float* scores;      // [rows][tile_tokens]
     std::byte* p;       // the scores again, or bf16
     float* o;           // [rows][v_pad] of the chunk
@@ -85,6 +86,8 @@ struct walker {
     void run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t next_first);
     void scores(int64_t tile_first, int64_t begin, int64_t end, int64_t v_begin, int64_t v_end);
     void values(int64_t tile_first, int64_t begin, int64_t end, int64_t next_begin, int64_t next_end);
+    void values_integer(int64_t tile_first, int64_t begin, int64_t end, int64_t next_begin, int64_t next_end);
+    prefetch_run fetch_keys(int64_t& next, int64_t next_end) const;
     void values_piece(int64_t tile_first, const v_piece& piece, bool first_piece, prefetch_run prefetch);
     bool non_finite(const v_piece& piece, int64_t from, int64_t to) const;
     v_piece clean(const v_piece& piece, int32_t r) const;
@@ -103,6 +106,8 @@ struct walker {
         const int64_t unit = shape.page_tokens == 0 ? tile_tokens : std::min<int64_t>(shape.page_tokens, tile_tokens);
         return unit - token % unit;
     }
+    int64_t q_stride_bytes() const { return int64_t{shape.k_pad} * (shape.qk_arithmetic == dot_bf16 ? 2 : 4); }
+    int64_t q_stride() const { return shape.qk_arithmetic == dot_integer ? q_stride_bytes() : shape.k_pad; }  // as qk_args has it
     int64_t k_bytes(int64_t tokens) const { return tokens / panel * panel_bytes(shape.k_type, shape.k_pad); }
     int64_t v_bytes(int64_t tokens) const { return simd::v_bytes(shape.v_type, shape.v_pad, tokens); }
     const std::byte* record(int64_t token) const {
@@ -138,15 +143,12 @@ void walker::load_rows() {
         const int32_t token = r / shape.group;
         const int32_t head = block.kv_head * shape.group + r % shape.group;
         const std::byte* source = tensors.q + ((block.q_row + token) * tensors.q_token_stride + head * tensors.q_head_stride) * q_bytes;
-        if (shape.qk_arithmetic == dot_bf16) {
-            auto* row = reinterpret_cast<uint16_t*>(w.q) + int64_t{r} * shape.k_pad;
-            std::memcpy(row, source, static_cast<std::size_t>(shape.k_dim) * 2);
-            for (int32_t d = shape.k_dim; d < shape.k_pad; ++d) row[d] = 0;
-        } else {
-            float* row = reinterpret_cast<float*>(w.q) + int64_t{r} * shape.k_pad;
-            kernels.kv.load_row[shape.q_type](source, row, shape.k_dim);
-            for (int32_t d = shape.k_dim; d < shape.k_pad; ++d) row[d] = 0.0f;
-        }
+        alignas(64) float copy[most_dims];
+        float* row = shape.qk_arithmetic == fma_fp32 ? reinterpret_cast<float*>(w.q + r * q_stride_bytes()) : copy;
+        kernels.kv.load_row[shape.q_type](source, row, shape.k_dim);
+        for (int32_t d = shape.k_dim; d < shape.k_pad; ++d) row[d] = 0.0f;
+        if (shape.qk_arithmetic == dot_bf16) kernels.kv.store_row[bf16](row, w.q + r * q_stride_bytes(), shape.k_pad);
+        if (shape.qk_arithmetic == dot_integer) kernels.attention.quantise_q[shape.k_type](row, shape.k_pad, w.q + r * q_stride_bytes());
         const key_range seen = visible_keys(shape, block.position + token, 1, block.kv_len);
         w.seen_first[r] = seen.first;
         w.seen_last[r] = seen.last;
@@ -191,10 +193,32 @@ void walker::scores(int64_t tile_first, int64_t begin, int64_t end, int64_t v_be
             if (from < to) prefetch = {v_at(tile_first, from), static_cast<int32_t>(v_bytes(to - from) / 64)};
         }
         kernels.attention.qk[shape.k_type][shape.qk_arithmetic](
-            {w.q, shape.k_pad, rows, shape.k_pad, k_at(tile_first, token), k_scales_at(token), static_cast<int32_t>(tokens / panel),
+            {w.q, q_stride(), rows, shape.k_pad, k_at(tile_first, token), k_scales_at(token), static_cast<int32_t>(tokens / panel),
              w.scores + (token - tile_first), tile_tokens, prefetch});
         token += tokens;
     }
+}
+
+// K of tokens `next` .. next_end as far as it lies together; moves `next` behind it.
+prefetch_run walker::fetch_keys(int64_t& next, int64_t next_end) const {
+    if (shape.page_tokens == 0 || next >= next_end) return {};
+    const int64_t first = next, ahead = std::min(piece_tokens(next), next_end - next);
+    next += ahead;
+    return {k_at(0, first), static_cast<int32_t>(k_bytes(ahead) / 64)};
+}
+
+// P.V of the tile's panels [begin, end) by integer dots. A weight of 0 multiplies nothing there, so masked tokens need no care.
+void walker::values_integer(int64_t tile_first, int64_t begin, int64_t end, int64_t next_begin, int64_t next_end) {
+    v_run runs[tile_tokens / panel];
+    int32_t pieces = 0;
+    int64_t next = next_begin;
+    for (int64_t token = begin; token < end; ++pieces) {
+        const int64_t tokens = std::min(piece_tokens(token), end - token);
+        runs[pieces] = {v_at(tile_first, token), v_scales_at(token), static_cast<int32_t>(tokens), fetch_keys(next, next_end)};
+        token += tokens;
+    }
+    kernels.attention.pv_integer[shape.v_type]({w.scores + (begin - tile_first), tile_tokens, rows, runs, pieces, shape.page_tokens, shape.v_pad, w.o,
+                                                shape.v_pad, w.alpha});
 }
 
 // P.V over the groups of [begin, end), fetching K of the next tile meanwhile.
@@ -202,12 +226,7 @@ void walker::values(int64_t tile_first, int64_t begin, int64_t end, int64_t next
     int64_t next = next_begin;
     for (int64_t token = begin; token < end;) {
         const int64_t tokens = std::min(piece_tokens(token), end - token);
-        prefetch_run prefetch;
-        if (shape.page_tokens != 0 && next < next_end) {
-            const int64_t ahead = std::min(piece_tokens(next), next_end - next);
-            prefetch = {k_at(tile_first, next), static_cast<int32_t>(k_bytes(ahead) / 64)};
-            next += ahead;
-        }
+        const prefetch_run prefetch = fetch_keys(next, next_end);
         values_piece(tile_first, {token, token + tokens, v_at(tile_first, token), v_scales_at(token), shape.page_tokens}, token == begin, prefetch);
         token += tokens;
     }
@@ -302,6 +321,7 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     kernels.attention.softmax[shape.pv_arithmetic]({s, tile_tokens, rows, tokens, w.first, w.last, shape.scale, shape.softcap,
                                                     shape.alibi ? w.slope : nullptr, w.distance, w.m, w.alpha, w.l, p});
     const int64_t next_end = next_first < 0 ? -1 : std::min<int64_t>(round_down(next_first, tile_tokens) + tile_tokens, round_up(block.kv_len, panel));
+    if (shape.pv_arithmetic == dot_integer) return values_integer(tile_first, begin, end, next_first, next_end);
     values(tile_first, v_begin, v_end, next_first, next_end);
 }
 

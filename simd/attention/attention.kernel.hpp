@@ -13,17 +13,12 @@
 #include <cstring>
 #include <type_traits>
 
+#include "simd/attention/tiles.hpp"
 #include "simd/core/kernels.hpp"
 #include "simd/core/vec.hpp"
 
 namespace ropewalk::simd::ROPEWALK_TARGET {
 namespace {
-
-// A register tile is a function of its own: a call per tile costs nothing, and inlined into every caller they take minutes to compile.
-#define ROPEWALK_TILE __attribute__((noinline))
-
-template <int N>
-using constant = std::integral_constant<int, N>;
 
 // ---- operands -----------------------------------------------------------------------------------------------------------------------------
 
@@ -88,42 +83,6 @@ constexpr int full_strip() {
 // Rows up to which widening inside the tile is cheaper than a pass through scratch.
 inline constexpr int few_rows = 16;
 
-// Calls f(constant<R>) for the strip of `rows` rows, 1 <= rows <= Max.
-template <int Max, class F>
-ROPEWALK_INLINE void with_rows(int rows, F f) {
-    if constexpr (Max > 1) {
-        if (rows < Max) return with_rows<Max - 1>(rows, f);
-    }
-    f(constant<Max>{});
-}
-
-// Cuts `rows` into strips of nearly equal height and calls f(constant<R>, first row).
-template <class Operand, class F>
-ROPEWALK_INLINE void for_strips(int rows, F f) {
-    constexpr int most = full_strip<Operand>();
-    const int strips = (rows + most - 1) / most;
-    for (int s = 0, first = 0; s < strips; ++s) {
-        const int height = (rows - first + strips - s - 1) / (strips - s);
-        with_rows<most>(height, [&](auto r) { f(r, first); });
-        first += height;
-    }
-}
-
-// Issues prefetches beside the reads of a kernel: `per_read` lines at each, until the run is used up.
-struct prefetcher {
-    const std::byte* next;
-    const std::byte* end;
-    int64_t step;  // bytes per read
-
-    prefetcher(const prefetch_run& run, int64_t reads)
-        : next(run.next), end(run.next + int64_t{run.lines} * 64), step(reads > 0 ? (run.lines + reads - 1) / reads * 64 : 0) {}
-    ROPEWALK_INLINE void read() {
-        if (next < end) {
-            for (const std::byte* stop = next + step; next < stop; next += 64) prefetch_l2(next);
-        }
-    }
-};
-
 // ---- Q.K ------------------------------------------------------------------------------------------------------------------------------------
 
 // Scores of R rows against P panels.
@@ -158,7 +117,7 @@ template <class Operand>
 void qk_strips(const qk_args& args, const std::byte* k, float* scores, int32_t panels, prefetcher& ahead) {
     const int64_t panel_bytes = int64_t{args.k_dim} / Operand::planes * panel * Operand::bytes;
     const auto* q = static_cast<const typename Operand::row_element*>(args.q);
-    for_strips<Operand>(args.rows, [&](auto r, int first) {
+    for_strips<full_strip<Operand>()>(args.rows, [&](auto r, int first) {
         constexpr int R = decltype(r)::value;
         constexpr int P = groups_beside<Operand>(R);
         int32_t p = 0;
@@ -209,8 +168,6 @@ void widen_panels(const std::byte* k, const float* scales, int32_t k_dim, int32_
         }
     }
 }
-
-constexpr int64_t k_lines(int type, int32_t k_dim, int32_t panels) { return panels * panel_bytes(type, k_dim) / 64; }
 
 template <int Type>
 void qk_fma(const qk_args& args) {
@@ -388,7 +345,7 @@ void pv_strips(const pv_args& args, int32_t first, int32_t tokens, const std::by
     const int64_t step_bytes = int64_t{args.v_dim} * Operand::bytes;
     const auto* p = static_cast<const typename Operand::row_element*>(args.p) + first;
     const float* alpha = first == 0 ? args.alpha : nullptr;
-    for_strips<Operand>(args.rows, [&](auto r, int row) {
+    for_strips<full_strip<Operand>()>(args.rows, [&](auto r, int row) {
         constexpr int R = decltype(r)::value;
         constexpr int D = groups_beside<Operand>(R);
         const auto* p_row = p + row * args.p_stride;
@@ -411,13 +368,6 @@ ROPEWALK_INLINE int32_t pass_tokens(int32_t v_dim, int32_t g) {
     if (tokens > 32) tokens = 32;
     const int32_t least = g > 4 ? g : 4;
     return tokens < least ? least : tokens;
-}
-
-// 8 fp16 become fp32; nothing beyond them is read.
-ROPEWALK_INLINE void load_halves(const std::byte* from, float* to) {
-    std::byte halves[32] = {};
-    std::memcpy(halves, from, 16);
-    for (int i = 0; i < 8; i += lanes) store(to + i, load_fp16(halves + i * 2));
 }
 
 // Tokens become fp32 [tokens][v_dim] in scratch. `scales` are those of the first token.
@@ -456,8 +406,6 @@ void widen_tokens(const std::byte* v, const std::byte* scales, int32_t page_toke
         v += v_bytes(Type, v_dim, g);
     }
 }
-
-constexpr int64_t v_lines(int type, int32_t v_dim, int32_t tokens) { return v_bytes(type, v_dim, tokens) / 64; }
 
 template <int Type>
 void pv_fma(const pv_args& args) {

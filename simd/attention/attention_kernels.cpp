@@ -26,6 +26,8 @@ void fill_attention(attention_kernels& table) {
     table.non_finite[fp32] = non_finite<fp32>;
     table.non_finite[bf16] = non_finite<bf16>;
     table.non_finite[fp16] = non_finite<fp16>;
+    table.softmax[dot_integer] = softmax<fp32_probability>;
+    fill_integer_attention(table);
     table.fold = fold;
     table.finish[fp32] = finish<fp32>;
     table.finish[bf16] = finish<bf16>;

@@ -105,7 +105,8 @@ struct kv_kernels {
 // Arithmetic of Q.K and P.V.
 inline constexpr int fma_fp32 = 0;   // operands widened to fp32
 inline constexpr int dot_bf16 = 1;   // bf16 pairs, q and p rounded to bf16; only for bf16 K and V, and only where the target has the instruction
-inline constexpr int arithmetic_count = 2;
+inline constexpr int dot_integer = 2;  // q and p rounded to integers: of 16 bits with int8 pages, of 8 bits with int4 pages; only where the target has it
+inline constexpr int arithmetic_count = 3;
 
 // Lines that a kernel asks the memory for while it works: it touches `lines` lines from `next` on, spread evenly over its own reads.
 struct prefetch_run {
@@ -115,8 +116,8 @@ struct prefetch_run {
 
 // scores[r][t] = q[r] . k[t] for `panels` panels of 16 tokens.
 struct qk_args {
-    const void* q;          // [rows][q_stride]: fp32, or bf16 for dot_bf16
-    int64_t q_stride;       // elements
+    const void* q;          // [rows][q_stride]: fp32, bf16 for dot_bf16, what quantise_q wrote for dot_integer
+    int64_t q_stride;       // elements, for dot_integer bytes
     int32_t rows;
     int32_t k_dim;          // as stored
     const std::byte* k;     // [panels] of a K part
@@ -167,10 +168,33 @@ struct pv_args {
 };
 using pv_function = void (*)(const pv_args&);
 
+// The same over a whole tile, for dot_integer: the scale of the integers that p becomes belongs to the tile, and the sums stay integers until its end.
+struct v_run {              // tokens that lie together in memory, a multiple of 16
+    const std::byte* v;
+    const std::byte* scales;
+    int32_t tokens;
+    prefetch_run prefetch;
+};
+struct pv_tile_args {
+    const float* p;         // [rows][p_stride]: the tokens of all runs, one after the other
+    int64_t p_stride;
+    int32_t rows;
+    const v_run* runs;      // [pieces], at most 8 with 128 tokens together
+    int32_t pieces;
+    int32_t page_tokens;
+    int32_t v_dim;
+    float* o;
+    int64_t o_stride;
+    const float* alpha;     // [rows]
+};
+
 struct attention_kernels {
     qk_function qk[kv_type_count][arithmetic_count];  // null where the target cannot
     pv_function pv[kv_type_count][arithmetic_count];
-    softmax_function softmax[arithmetic_count];     // by the arithmetic of P.V: how p is written
+    // dot_integer: a row of q [k_dim as stored] into at most 4 k_dim bytes, and P.V. Null where the target cannot.
+    void (*quantise_q[kv_type_count])(const float* q, int32_t k_dim, std::byte* out);
+    void (*pv_integer[kv_type_count])(const pv_tile_args& args);
+    softmax_function softmax[arithmetic_count];     // by the arithmetic of P.V: how p is written (dot_integer: as fp32)
     // True if any of n values [n elements of the type] is Inf or NaN.
     bool (*non_finite[dtype_count])(const std::byte* values, int64_t n);
     // total[i] = total[i] * a + part[i] * b

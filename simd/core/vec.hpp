@@ -31,6 +31,18 @@
 #define ROPEWALK_X86_512 0
 #endif
 
+// Integer dots of four bytes a word: bytes times bytes in one instruction (VNNI, sdot), or 16-bit pairs (pmaddwd).
+#if defined(ROPEWALK_TARGET_AVX512_BF16) || defined(ROPEWALK_TARGET_NEON_BF16)
+#define ROPEWALK_HAS_BYTE_DOT 1
+#else
+#define ROPEWALK_HAS_BYTE_DOT 0
+#endif
+#if defined(__x86_64__) || ROPEWALK_HAS_BYTE_DOT
+#define ROPEWALK_HAS_INTEGER_DOT 1
+#else
+#define ROPEWALK_HAS_INTEGER_DOT 0
+#endif
+
 namespace ropewalk::simd::ROPEWALK_TARGET {
 
 inline constexpr int lanes = static_cast<int>(vf::size);
@@ -277,6 +289,42 @@ ROPEWALK_INLINE void store_bf16_native(void* p, vf x) {
     vst1_bf16(static_cast<bfloat16_t*>(p), rounded);
 #endif
 }
+#endif
+
+// ---- integer dots ---------------------------------------------------------------------------------------------------------------------------
+
+#if ROPEWALK_HAS_BYTE_DOT
+// acc + the four products of each word: unsigned a times signed b on x86, signed times signed on Arm.
+ROPEWALK_INLINE vi dot_bytes(vi acc, vi a, vi b) {
+#if defined(__x86_64__)
+    return vi(_mm512_dpbusd_epi32(acc, a, b));
+#else
+    return vi(vdotq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b)));
+#endif
+}
+#elif ROPEWALK_HAS_INTEGER_DOT
+#if ROPEWALK_X86_512
+#define ROPEWALK_X86_OP(name) _mm512_##name
+#else
+#define ROPEWALK_X86_OP(name) _mm256_##name
+#endif
+// Signed 16-bit pairs: a.low * b.low + a.high * b.high in every word.
+ROPEWALK_INLINE vi multiply_pairs(vi a, vi b) { return vi(ROPEWALK_X86_OP(madd_epi16)(a, b)); }
+// Unsigned bytes of a times signed bytes of b, neighbours added, as 16-bit halves of the word; the sums must fit.
+ROPEWALK_INLINE vi multiply_bytes(vi a, vi b) { return vi(ROPEWALK_X86_OP(maddubs_epi16)(a, b)); }
+ROPEWALK_INLINE vi add_halves(vi a, vi b) { return vi(ROPEWALK_X86_OP(add_epi16)(a, b)); }
+// Bytes 0 and 2, or 1 and 3, of every word as signed halves.
+ROPEWALK_INLINE vi even_bytes(vi x) { return vi(ROPEWALK_X86_OP(srai_epi16)(ROPEWALK_X86_OP(slli_epi16)(x, 8), 8)); }
+ROPEWALK_INLINE vi odd_bytes(vi x) { return vi(ROPEWALK_X86_OP(srai_epi16)(x, 8)); }
+// 0 2 1 3 of every four lanes.
+ROPEWALK_INLINE vi swap_middle(vi x) {
+#if ROPEWALK_X86_512
+    return vi(_mm512_shuffle_epi32(x, static_cast<_MM_PERM_ENUM>(0xd8)));
+#else
+    return vi(_mm256_shuffle_epi32(x, 0xd8));
+#endif
+}
+#undef ROPEWALK_X86_OP
 #endif
 
 // Keeps x in a register and hides where it comes from: for loops that must not be optimised away.
