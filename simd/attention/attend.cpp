@@ -30,7 +30,7 @@ struct workspace {
     std::byte* k_tile;  // plain K/V: the tile as panels
     std::byte* v_tile;  //            and as V groups
     float* rows16;      // 16 rows in fp32 on their way into a panel
-    std::byte* v_clean; // V without masked slots when one holds Inf or NaN, or its scales without theirs
+    std::byte* v_clean; // V without masked slots when one holds Inf or NaN, or int4 scales without theirs
 
     int64_t bytes;      // of all of it
 };
@@ -59,7 +59,7 @@ workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
     w.k_tile = take(plain ? tile_tokens / panel * panel_bytes(shape.k_type, shape.k_pad) : 0);
     w.v_tile = take(plain ? v_bytes(shape.v_type, shape.v_pad, tile_tokens) : 0);
     w.rows16 = floats(plain ? int64_t{panel} * std::max(shape.k_dim, shape.v_dim) : 0);
-    w.v_clean = take(quantised(shape.v_type) ? v_scale_bytes(shape.v_type, shape.v_pad, tile_tokens) : v_bytes(shape.v_type, shape.v_pad, tile_tokens));
+    w.v_clean = take(shape.v_type == int4 ? v_scale_bytes(shape.v_type, shape.v_pad, tile_tokens) : v_bytes(shape.v_type, shape.v_pad, tile_tokens));
     w.bytes = offset;
     return w;
 }
@@ -84,10 +84,10 @@ struct walker {
     void load_rows();
     void run_chunk(int64_t chunk);
     void run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t next_first);
-    void scores(int64_t tile_first, int64_t begin, int64_t end, int64_t v_begin, int64_t v_end);
-    void values(int64_t tile_first, int64_t begin, int64_t end, int64_t next_begin, int64_t next_end);
-    void values_integer(int64_t tile_first, int64_t begin, int64_t end, int64_t next_begin, int64_t next_end);
-    prefetch_run fetch_keys(int64_t& next, int64_t next_end) const;
+    void scores(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end);
+    void values(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end);
+    void values_integer(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end);
+    prefetch_run fetch(int64_t& next, int64_t next_end, bool keys) const;
     void values_piece(int64_t tile_first, const v_piece& piece, bool first_piece, prefetch_run prefetch);
     bool non_finite(const v_piece& piece, int64_t from, int64_t to) const;
     v_piece clean(const v_piece& piece, int32_t r) const;
@@ -109,6 +109,8 @@ struct walker {
     int64_t q_stride_bytes() const { return int64_t{shape.k_pad} * (shape.qk_arithmetic == dot_bf16 ? 2 : 4); }
     int64_t q_stride() const { return shape.qk_arithmetic == dot_integer ? q_stride_bytes() : shape.k_pad; }  // as qk_args has it
     int64_t k_bytes(int64_t tokens) const { return tokens / panel * panel_bytes(shape.k_type, shape.k_pad); }
+    // Rows of scales in a page's V: one fp32 for each token, or scales and mids of each group of dims.
+    int32_t scale_rows() const { return shape.v_type == int4 ? 2 * shape.v_pad / scale_group : token_scaled(shape.v_type) ? 1 : 0; }
     int64_t v_bytes(int64_t tokens) const { return simd::v_bytes(shape.v_type, shape.v_pad, tokens); }
     const std::byte* record(int64_t token) const {
         return tensors.pages + int64_t{block.page_ids[token / shape.page_tokens]} * shape.page_stride + int64_t{block.kv_head} * shape.head_stride;
@@ -183,50 +185,54 @@ void walker::pack_plain(int64_t tile_first, int64_t begin, int64_t end) {
     }
 }
 
-// Q.K over the panels of [begin, end), fetching V of the same tokens meanwhile.
-void walker::scores(int64_t tile_first, int64_t begin, int64_t end, int64_t v_begin, int64_t v_end) {
+// The piece of the next tile that begins at `next`, which is fetched while this tile is worked on: K during Q.K, V during P.V, scales at once. Moves `next`
+// behind the piece. A whole tile ahead: DRAM answers at its own pace, and what is asked for a half tile ahead comes too late (simd/README.md).
+prefetch_run walker::fetch(int64_t& next, int64_t next_end, bool keys) const {
+    if (shape.page_tokens == 0 || next >= next_end) return {};
+    const int64_t first = next, tokens = std::min(piece_tokens(next), next_end - next);
+    next += tokens;
+    const auto touch = [](const std::byte* scales, int64_t bytes) {
+        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(scales + at, 0, 2);
+    };
+    if (keys) {
+        if (token_scaled(shape.k_type)) touch(reinterpret_cast<const std::byte*>(k_scales_at(first)), tokens * 4);
+        return {k_at(0, first), static_cast<int32_t>(k_bytes(tokens) / 64)};
+    }
+    for (int32_t row = 0; row < scale_rows(); ++row) {
+        touch(v_scales_at(first) + int64_t{row} * shape.page_tokens * v_scale_step(shape.v_type), tokens * v_scale_step(shape.v_type));
+    }
+    return {v_at(0, first), static_cast<int32_t>(v_bytes(tokens) / 64)};
+}
+
+// Q.K over the panels of [begin, end).
+void walker::scores(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end) {
     for (int64_t token = begin; token < end;) {
         const int64_t tokens = std::min(piece_tokens(token), end - token);
-        prefetch_run prefetch;
-        if (shape.page_tokens != 0) {
-            const int64_t from = std::max(token, v_begin), to = std::min(token + tokens, v_end);
-            if (from < to) prefetch = {v_at(tile_first, from), static_cast<int32_t>(v_bytes(to - from) / 64)};
-        }
         kernels.attention.qk[shape.k_type][shape.qk_arithmetic](
             {w.q, q_stride(), rows, shape.k_pad, k_at(tile_first, token), k_scales_at(token), static_cast<int32_t>(tokens / panel),
-             w.scores + (token - tile_first), tile_tokens, prefetch});
+             w.scores + (token - tile_first), tile_tokens, fetch(next, next_end, true)});
         token += tokens;
     }
 }
 
-// K of tokens `next` .. next_end as far as it lies together; moves `next` behind it.
-prefetch_run walker::fetch_keys(int64_t& next, int64_t next_end) const {
-    if (shape.page_tokens == 0 || next >= next_end) return {};
-    const int64_t first = next, ahead = std::min(piece_tokens(next), next_end - next);
-    next += ahead;
-    return {k_at(0, first), static_cast<int32_t>(k_bytes(ahead) / 64)};
-}
-
 // P.V of the tile's panels [begin, end) by integer dots. A weight of 0 multiplies nothing there, so masked tokens need no care.
-void walker::values_integer(int64_t tile_first, int64_t begin, int64_t end, int64_t next_begin, int64_t next_end) {
+void walker::values_integer(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end) {
     v_run runs[tile_tokens / panel];
     int32_t pieces = 0;
-    int64_t next = next_begin;
     for (int64_t token = begin; token < end; ++pieces) {
         const int64_t tokens = std::min(piece_tokens(token), end - token);
-        runs[pieces] = {v_at(tile_first, token), v_scales_at(token), static_cast<int32_t>(tokens), fetch_keys(next, next_end)};
+        runs[pieces] = {v_at(tile_first, token), v_scales_at(token), static_cast<int32_t>(tokens), fetch(next, next_end, false)};
         token += tokens;
     }
     kernels.attention.pv_integer[shape.v_type]({w.scores + (begin - tile_first), tile_tokens, rows, runs, pieces, shape.page_tokens, shape.v_pad, w.o,
                                                 shape.v_pad, w.alpha});
 }
 
-// P.V over the groups of [begin, end), fetching K of the next tile meanwhile.
-void walker::values(int64_t tile_first, int64_t begin, int64_t end, int64_t next_begin, int64_t next_end) {
-    int64_t next = next_begin;
+// P.V over the groups of [begin, end).
+void walker::values(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end) {
     for (int64_t token = begin; token < end;) {
         const int64_t tokens = std::min(piece_tokens(token), end - token);
-        const prefetch_run prefetch = fetch_keys(next, next_end);
+        const prefetch_run prefetch = fetch(next, next_end, false);
         values_piece(tile_first, {token, token + tokens, v_at(tile_first, token), v_scales_at(token), shape.page_tokens}, token == begin, prefetch);
         token += tokens;
     }
@@ -237,21 +243,21 @@ bool walker::non_finite(const v_piece& piece, int64_t from, int64_t to) const {
     const int64_t tokens = to - from;
     if (tokens <= 0) return false;
     const auto& check = kernels.attention.non_finite;
-    if (!quantised(shape.v_type)) return check[shape.v_type](piece.v + v_bytes(from - piece.begin), tokens * shape.v_pad);
+    if (token_scaled(shape.v_type)) return false;  // codes are numbers, and the scales have gone into the weights
+    if (shape.v_type != int4) return check[shape.v_type](piece.v + v_bytes(from - piece.begin), tokens * shape.v_pad);
     const std::byte* scales = piece.scales + (from - piece.begin) * v_scale_step(shape.v_type);
-    if (token_scaled(shape.v_type)) return check[fp32](scales, tokens);
-    for (int32_t row = 0; row < 2 * shape.v_pad / scale_group; ++row) {
+    for (int32_t row = 0; row < scale_rows(); ++row) {
         if (check[fp16](scales + int64_t{row} * shape.page_tokens * 2, tokens)) return true;
     }
     return false;
 }
 
-// The piece with nothing but zeros in the tokens that row r does not see: V itself, or where it is quantised the scales (and mids).
+// The piece with nothing but zeros in the tokens that row r does not see: V itself, or of int4 the scales and mids.
 v_piece walker::clean(const v_piece& piece, int32_t r) const {
     v_piece result = piece;
     const int64_t tokens = piece.end - piece.begin;
-    const bool scaled = quantised(shape.v_type);
-    const int64_t rows_of_scales = shape.v_type == int4 ? 2 * shape.v_pad / scale_group : 1, step = v_scale_step(shape.v_type);
+    const bool scaled = shape.v_type == int4;
+    const int64_t rows_of_scales = scale_rows(), step = v_scale_step(shape.v_type);
     const int64_t word = word_elements(shape.v_type), bytes = type_bytes(shape.v_type);
     if (scaled) {
         for (int64_t row = 0; row < rows_of_scales; ++row) {
@@ -279,10 +285,13 @@ v_piece walker::clean(const v_piece& piece, int32_t r) const {
 // A row's weight of a masked token is 0, and adding 0 * v changes nothing, unless v is Inf or NaN: then each row gets V with its masked tokens zeroed.
 void walker::values_piece(int64_t tile_first, const v_piece& piece, bool first_piece, prefetch_run prefetch) {
     const auto probability = shape.pv_arithmetic == dot_bf16 ? int64_t{2} : int64_t{4};
-    const std::byte* p = w.p + (piece.begin - tile_first) * probability;
+    std::byte* p = w.p + (piece.begin - tile_first) * probability;
     const float* alpha = first_piece ? w.alpha : nullptr;
     const auto pv = kernels.attention.pv[shape.v_type][shape.pv_arithmetic];
     const auto tokens = static_cast<int32_t>(piece.end - piece.begin);
+    if (token_scaled(shape.v_type)) {
+        kernels.attention.scale_weights(reinterpret_cast<float*>(p), tile_tokens, rows, tokens, reinterpret_cast<const float*>(piece.scales));
+    }
 
     int64_t common_first = piece.begin, common_last = piece.end;  // seen by every row
     for (int32_t r = 0; r < rows; ++r) {
@@ -308,7 +317,8 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     const int64_t word = word_elements(shape.v_type);
     const int64_t v_begin = round_down(first, word), v_end = round_up(last, word);
     if (shape.page_tokens == 0) pack_plain(tile_first, begin, last);
-    scores(tile_first, begin, end, v_begin, v_end);
+    const int64_t next_end = next_first < 0 ? -1 : std::min<int64_t>(round_down(next_first, tile_tokens) + tile_tokens, round_up(block.kv_len, panel));
+    scores(tile_first, begin, end, next_first, next_end);
 
     const auto tokens = static_cast<int32_t>(end - begin);
     for (int32_t r = 0; r < rows; ++r) {
@@ -320,7 +330,6 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     std::byte* p = w.p + (begin - tile_first) * (shape.pv_arithmetic == dot_bf16 ? 2 : 4);
     kernels.attention.softmax[shape.pv_arithmetic]({s, tile_tokens, rows, tokens, w.first, w.last, shape.scale, shape.softcap,
                                                     shape.alibi ? w.slope : nullptr, w.distance, w.m, w.alpha, w.l, p});
-    const int64_t next_end = next_first < 0 ? -1 : std::min<int64_t>(round_down(next_first, tile_tokens) + tile_tokens, round_up(block.kv_len, panel));
     if (shape.pv_arithmetic == dot_integer) return values_integer(tile_first, begin, end, next_first, next_end);
     values(tile_first, v_begin, v_end, next_first, next_end);
 }

@@ -26,13 +26,15 @@ namespace {
 template <int Type>
 struct fma_operand {
     static constexpr int planes = word_elements(Type);
-    static constexpr int bytes = planes * type_bytes(Type);  // of one lane
+    static constexpr int bytes = planes * type_bits(Type) / 8;  // of one lane
     using vectors = vf[planes];
     static ROPEWALK_INLINE void read(const std::byte* p, vectors& out) {
         if constexpr (Type == fp32) {
             out[0] = load(reinterpret_cast<const float*>(p));
         } else if constexpr (Type == fp16) {
             out[0] = load_fp16(p);
+        } else if constexpr (Type == fp8) {
+            out[0] = load_fp8(p);
         } else {
             const vi words = load_words(p);
             out[0] = even_bf16(words);
@@ -136,9 +138,13 @@ void qk_strips(const qk_args& args, const std::byte* k, float* scores, int32_t p
 inline constexpr int32_t pass_panels = ROPEWALK_X86_512 ? 2 : 1;
 inline constexpr int32_t max_dim = 1024;
 
-// Panels become fp32 [k_dim][16] in scratch.
+// Types whose words are widened inside the tile where rows are few.
 template <int Type>
-void widen_panels(const std::byte* k, const float* scales, int32_t k_dim, int32_t panels, float* out, prefetcher& ahead) {
+inline constexpr bool widens_in_tile = Type != int8 && Type != int4;
+
+// Panels become fp32 [k_dim][16] in scratch; of token-scaled types the codes do.
+template <int Type>
+void widen_panels(const std::byte* k, int32_t k_dim, int32_t panels, float* out, prefetcher& ahead) {
     constexpr int g = word_elements(Type), step_bytes = panel * g * type_bits(Type) / 8;
     for (int32_t p = 0; p < panels; ++p, k += panel_bytes(Type, k_dim)) {
         for (int32_t step = 0; step < k_dim / g; ++step, out += g * panel) {
@@ -148,16 +154,13 @@ void widen_panels(const std::byte* k, const float* scales, int32_t k_dim, int32_
             ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
                 if constexpr (Type == int8) {
                     const vi x = load_words(words + v * lanes * 4);
-                    const vf scale = load(scales + p * panel + v * lanes);
-                    ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * panel + v * lanes, to_float(int8_element(x, e)) * scale);
+                    ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * panel + v * lanes, to_float(int8_element(x, e)));
                 } else if constexpr (Type == int4) {
                     const vi x = load_words(words + v * lanes * 4);
                     const vf scale = load_fp16(line + v * lanes * 2), mid = load_fp16(line + (panel + v * lanes) * 2);
                     ROPEWALK_UNROLL for (int e = 0; e < g; ++e) {
                         store(out + e * panel + v * lanes, fmadd(to_float(int4_element(x, e) - vi(8)), scale, mid));
                     }
-                } else if constexpr (Type == fp8) {
-                    store(out + v * lanes, load_fp8(words + v * lanes) * load(scales + p * panel + v * lanes));
                 } else {
                     using operand = fma_operand<Type>;
                     typename operand::vectors x;
@@ -169,11 +172,25 @@ void widen_panels(const std::byte* k, const float* scales, int32_t k_dim, int32_
     }
 }
 
+// Scores of codes become scores of values.
+template <int Type>
+ROPEWALK_INLINE void scale_scores(const qk_args& args) {
+    if constexpr (token_scaled(Type)) {
+        for (int32_t r = 0; r < args.rows; ++r) {
+            float* s = args.scores + r * args.score_stride;
+            for (int32_t t = 0; t < args.panels * panel; t += lanes) store(s + t, load(s + t) * load(args.k_scales + t));
+        }
+    }
+}
+
 template <int Type>
 void qk_fma(const qk_args& args) {
     prefetcher ahead(args.prefetch, k_lines(Type, args.k_dim, args.panels));
-    if constexpr (!quantised(Type)) {
-        if (args.rows <= few_rows) return qk_strips<fma_operand<Type>>(args, args.k, args.scores, args.panels, ahead);
+    if constexpr (widens_in_tile<Type>) {
+        if (args.rows <= few_rows) {
+            qk_strips<fma_operand<Type>>(args, args.k, args.scores, args.panels, ahead);
+            return scale_scores<Type>(args);
+        }
     }
     for (int32_t p = 0; p < args.panels; p += pass_panels) {
         const int32_t panels = args.panels - p < pass_panels ? args.panels - p : pass_panels;
@@ -183,10 +200,11 @@ void qk_fma(const qk_args& args) {
             qk_strips<fma_operand<fp32>>(args, k, scores, panels, ahead);
         } else {
             alignas(64) float wide[pass_panels * panel * max_dim];
-            widen_panels<Type>(k, token_scaled(Type) ? args.k_scales + p * panel : nullptr, args.k_dim, panels, wide, ahead);
+            widen_panels<Type>(k, args.k_dim, panels, wide, ahead);
             qk_strips<fma_operand<fp32>>(args, reinterpret_cast<const std::byte*>(wide), scores, panels, ahead);
         }
     }
+    scale_scores<Type>(args);
 }
 
 #if ROPEWALK_HAS_BF16_DOT
@@ -370,7 +388,7 @@ ROPEWALK_INLINE int32_t pass_tokens(int32_t v_dim, int32_t g) {
     return tokens < least ? least : tokens;
 }
 
-// Tokens become fp32 [tokens][v_dim] in scratch. `scales` are those of the first token.
+// Tokens become fp32 [tokens][v_dim] in scratch; of token-scaled types the codes do. `scales` are those of the first token, of int4.
 template <int Type>
 void widen_tokens(const std::byte* v, const std::byte* scales, int32_t page_tokens, int32_t v_dim, int32_t tokens, float* out, prefetcher& ahead) {
     constexpr int g = word_elements(Type);
@@ -382,8 +400,7 @@ void widen_tokens(const std::byte* v, const std::byte* scales, int32_t page_toke
             const std::byte* words = v + byte;
             if constexpr (Type == int8) {
                 const vi x = load_words(words);
-                const auto* scale = reinterpret_cast<const float*>(scales) + t;
-                ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * v_dim + d, to_float(int8_element(x, e)) * vf(scale[e]));
+                ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * v_dim + d, to_float(int8_element(x, e)));
             } else if constexpr (Type == int4) {
                 const vi x = load_words(words);
                 if (d % scale_group == 0) {
@@ -394,8 +411,6 @@ void widen_tokens(const std::byte* v, const std::byte* scales, int32_t page_toke
                 ROPEWALK_UNROLL for (int e = 0; e < g; ++e) {
                     store(out + e * v_dim + d, fmadd(to_float(int4_element(x, e) - vi(8)), vf(scale[e]), vf(mid[e])));
                 }
-            } else if constexpr (Type == fp8) {
-                store(out + d, load_fp8(words) * vf(reinterpret_cast<const float*>(scales)[t]));
             } else {
                 using operand = fma_operand<Type>;
                 typename operand::vectors x;
@@ -411,7 +426,7 @@ template <int Type>
 void pv_fma(const pv_args& args) {
     constexpr int g = word_elements(Type);
     prefetcher ahead(args.prefetch, v_lines(Type, args.v_dim, args.tokens));
-    if constexpr (!quantised(Type)) {
+    if constexpr (widens_in_tile<Type>) {
         if (args.rows <= few_rows) return pv_strips<fma_operand<Type>>(args, 0, args.tokens, args.v, ahead);
     }
     const int32_t pass = pass_tokens(args.v_dim, g);
@@ -423,7 +438,7 @@ void pv_fma(const pv_args& args) {
         } else {
             alignas(64) float wide[(g > 4 ? g : 4) * max_dim];
             static_assert(sizeof wide >= 4096 * sizeof(float));
-            const std::byte* scales = quantised(Type) ? args.v_scales + t * v_scale_step(Type) : nullptr;
+            const std::byte* scales = Type == int4 ? args.v_scales + t * v_scale_step(Type) : nullptr;
             widen_tokens<Type>(v, scales, args.page_tokens, args.v_dim, tokens, wide, ahead);
             pv_strips<fma_operand<fp32>>(args, t, tokens, reinterpret_cast<const std::byte*>(wide), ahead);
         }
@@ -441,6 +456,14 @@ void pv_dot(const pv_args& args) {
     }
 }
 #endif
+
+void scale_weights(float* p, int64_t p_stride, int32_t rows, int32_t tokens, const float* scale) {
+    for (int32_t r = 0; r < rows; ++r, p += p_stride) {
+        int32_t t = 0;
+        for (; t + lanes <= tokens; t += lanes) store(p + t, select(load(p + t) == zero(), zero(), load(p + t) * load(scale + t)));
+        for (; t < tokens; ++t) p[t] = p[t] == 0.0f ? 0.0f : p[t] * scale[t];
+    }
+}
 
 // ---- rows of results ------------------------------------------------------------------------------------------------------------------------
 

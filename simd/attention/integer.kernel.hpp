@@ -132,11 +132,7 @@ struct q_row_end {
     int32_t sum;   // of the integers (int8)
 };
 constexpr int32_t weight_bytes(int type) { return type == int8 ? 2 : 1; }  // of one integer
-// int4: for each group of 32 dims, behind the end: the exact sum of q over the scale, and 8 times the sum of the integers.
-struct q_group_end {
-    float sum;
-    int32_t offset;
-};
+// int4: behind that, for each group of 32 dims, [groups] exact sums of q over the scale, then [groups] 8 times the sums of the integers.
 
 // The largest magnitude and factor that turns it into `most`; NaN where the row holds Inf or NaN, so that nothing of it survives.
 struct row_range {
@@ -185,9 +181,11 @@ void quantise_q(const float* q, int32_t k_dim, std::byte* out) {
     }
     out += k_dim * weight_bytes(Type);
     std::memcpy(out, &end, sizeof end);
-    for (int32_t g = 0; Type == int4 && g < k_dim / scale_group; ++g) {
-        const q_group_end group{sums[g], 8 * integer_sums[g]};
-        std::memcpy(out + sizeof end + g * static_cast<int32_t>(sizeof group), &group, sizeof group);
+    if constexpr (Type == int4) {
+        const auto groups = static_cast<std::size_t>(k_dim / scale_group);
+        for (int32_t& sum : integer_sums) sum *= 8;
+        std::memcpy(out + sizeof end, sums, groups * 4);
+        std::memcpy(out + sizeof end + groups * 4, integer_sums, groups * 4);
     }
 }
 
@@ -220,51 +218,64 @@ ROPEWALK_TILE void qk_int8_tile(const std::byte* q, int64_t q_stride, int32_t k_
 ROPEWALK_INLINE vi low_nibbles(vi x) { return x & vi(0x0f0f0f0f); }
 ROPEWALK_INLINE vi high_nibbles(vi x) { return (x >> 4) & vi(0x0f0f0f0f); }
 
-// Sum over a group of 32 dims of k's nibbles times R rows of 8-bit q, one vector of tokens.
-template <int R>
-ROPEWALK_INLINE void k_group_sums(const std::byte* q, int64_t q_stride, const std::byte* words, vi (&sum)[R]) {
-    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) sum[r] = vi(0);
-    ROPEWALK_UNROLL for (int step = 0; step < 4; ++step) {
-        const vi x = load_words(words + step * panel * 4), low = low_nibbles(x), high = high_nibbles(x);
-        ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
-            const vi q_low = broadcast_word(q + r * q_stride + step * 8), q_high = broadcast_word(q + r * q_stride + step * 8 + 4);
-#if ROPEWALK_HAS_BYTE_DOT
-            sum[r] = dot_bytes(dot_bytes(sum[r], low, q_low), high, q_high);
-#else
-            sum[r] = add_halves(sum[r], add_halves(multiply_bytes(low, q_low), multiply_bytes(high, q_high)));  // 8 * 2 * 15 * 127 < 2^15
-#endif
-        }
-    }
-#if !ROPEWALK_HAS_BYTE_DOT
-    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) sum[r] = multiply_pairs(sum[r], vi(0x00010001));
-#endif
-}
+// Vectors of a tile of int4 keys, each of whose sums takes a float and an integer register. On AVX2 four rows by one vector: two by two is 10 % slower.
+inline constexpr int int4_vectors = vector_registers == 16 ? 1 : panel_vectors;
 
-// Scores of R rows against one vector of a panel's tokens. value = scale * (n - 8) + mid, so score = sum over groups of
+// Scores of R rows against the panel's tokens from lane `token` on. value = scale * (n - 8) + mid, so score = sum over groups of
 // scale * (n.q - 8 sum q) + mid * sum q, all in units of the row's scale.
 template <int R>
-ROPEWALK_TILE void qk_int4_tile(const std::byte* q, int64_t q_stride, int32_t k_dim, const std::byte* k, int vector, float* scores, int64_t score_stride,
+ROPEWALK_TILE void qk_int4_tile(const std::byte* q, int64_t q_stride, int32_t k_dim, const std::byte* k, int token, float* scores, int64_t score_stride,
                                 prefetcher& ahead) {
-    vf acc[R];
-    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) acc[r] = zero();
+    constexpr int V = int4_vectors;
+    vf acc[R][V];
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+        ROPEWALK_UNROLL for (int v = 0; v < V; ++v) acc[r][v] = zero();
+    }
     const std::byte* ends = q + k_dim;
-    for (int32_t g = 0; g < k_dim / scale_group; ++g) {
-        vi sum[R];
-        if (vector == 0) {
-            for (int line = 0; line < 5; ++line) ahead.read();
-        }
-        k_group_sums<R>(q + g * scale_group, q_stride, k + vector * lanes * 4, sum);
-        const std::byte* line = k + int4_scale_offset + vector * lanes * 2;
-        const vf scale = load_fp16(line), mid = load_fp16(line + panel * 2);
+    const int64_t groups = k_dim / scale_group;
+    for (int64_t g = 0; g < groups; ++g, k += int4_scale_offset + 64) {
+        vi sum[R][V];
         ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
-            const auto group = read_as<q_group_end>(ends + r * q_stride + static_cast<int64_t>(sizeof(q_row_end)) + g * static_cast<int64_t>(sizeof(q_group_end)));
-            acc[r] = fmadd(to_float(sum[r] - vi(group.offset)), scale, acc[r]);
-            acc[r] = fmadd(mid, vf(group.sum), acc[r]);
+            ROPEWALK_UNROLL for (int v = 0; v < V; ++v) sum[r][v] = vi(0);
         }
-        k += int4_scale_offset + 64;
+        if (token == 0) {
+            for (int i = 0; i < 5; ++i) ahead.read();
+        }
+        // A real loop: unrolled, g++ puts the products of all steps first and spills them.
+        _Pragma("GCC unroll 1") for (int step = 0; step < 4; ++step, q += 8) {
+            vi low[V], high[V];
+            ROPEWALK_UNROLL for (int v = 0; v < V; ++v) {
+                const vi x = load_words(k + (step * panel + token + v * lanes) * 4);
+                low[v] = low_nibbles(x);
+                high[v] = high_nibbles(x);
+            }
+            ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+                const vi q_low = broadcast_word(q + r * q_stride), q_high = broadcast_word(q + r * q_stride + 4);
+                ROPEWALK_UNROLL for (int v = 0; v < V; ++v) {
+#if ROPEWALK_HAS_BYTE_DOT
+                    sum[r][v] = dot_bytes(dot_bytes(sum[r][v], low[v], q_low), high[v], q_high);
+#else
+                    sum[r][v] = add_halves(sum[r][v], add_halves(multiply_bytes(low[v], q_low), multiply_bytes(high[v], q_high)));  // 8 * 2 * 15 * 127 < 2^15
+#endif
+                }
+            }
+        }
+        const std::byte* line = k + int4_scale_offset;
+        ROPEWALK_UNROLL for (int v = 0; v < V; ++v) {
+            const vf scale = load_fp16(line + (token + v * lanes) * 2), mid = load_fp16(line + (panel + token + v * lanes) * 2);
+            ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+                const std::byte* group_sum = ends + r * q_stride + static_cast<int64_t>(sizeof(q_row_end)) + g * 4;
+#if !ROPEWALK_HAS_BYTE_DOT
+                sum[r][v] = multiply_pairs(sum[r][v], vi(0x00010001));
+#endif
+                acc[r][v] = fmadd(to_float(sum[r][v] - broadcast_word(group_sum + groups * 4)), scale, acc[r][v]);
+                acc[r][v] = fmadd(mid, as_float(broadcast_word(group_sum)), acc[r][v]);
+            }
+        }
     }
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
-        store(scores + r * score_stride + vector * lanes, acc[r] * vf(read_as<q_row_end>(ends + r * q_stride).scale));
+        const vf scale(read_as<q_row_end>(ends + r * q_stride).scale);
+        ROPEWALK_UNROLL for (int v = 0; v < V; ++v) store(scores + r * score_stride + token + v * lanes, acc[r][v] * scale);
     }
 }
 
@@ -281,8 +292,8 @@ void qk_integer(const qk_args& args) {
             if constexpr (Type == int8) {
                 qk_int8_tile<R>(q + first * args.q_stride, args.q_stride, args.k_dim, k, args.k_scales + p * panel, scores, args.score_stride, ahead);
             } else {
-                for (int v = 0; v < panel_vectors; ++v) {
-                    qk_int4_tile<R>(q + first * args.q_stride, args.q_stride, args.k_dim, k, v, scores, args.score_stride, ahead);
+                for (int token = 0; token < panel; token += int4_vectors * lanes) {
+                    qk_int4_tile<R>(q + first * args.q_stride, args.q_stride, args.k_dim, k, token, scores, args.score_stride, ahead);
                 }
             }
         });
@@ -294,75 +305,81 @@ void qk_integer(const qk_args& args) {
 // Rows of integer weights of one tile: p times the tokens' scales (of one group of dims in int4), relative to the largest.
 struct weight_rows {
     alignas(64) std::byte weights[integer_rows][tile_tokens * 2];
-    float factor[integer_rows];  // one integer step
-    float mid[integer_rows];     // int4: sum of p * mid
+    float factor[integer_rows];    // one integer step
+    float mid[integer_rows];       // int4: sum of p * mid
     int32_t offset[integer_rows];  // int4: 8 times the sum of the weights
 };
 
-// A weight of 0 stays 0 whatever the scale: masked tokens may be NaN.
-ROPEWALK_INLINE vf scaled_weight(vf p, vf scale) { return select(p == zero(), zero(), p * scale); }
-
 // Scales and mids of the tile's tokens for one group of dims, in order.
 struct tile_scales {
-    alignas(64) float scale[tile_tokens + 16];
-    alignas(64) float mid[tile_tokens + 16];
+    alignas(64) float scale[tile_tokens];
+    alignas(64) float mid[tile_tokens];
+    bool finite;
 };
 
 template <int Type>
 void read_scales(const pv_tile_args& args, int32_t group, tile_scales& out) {
+    vf check = zero();
     int32_t at = 0;
     for (int32_t i = 0; i < args.pieces; ++i) {
         const v_run& run = args.runs[i];
-        if constexpr (Type == int8) {
-            std::memcpy(out.scale + at, run.scales, static_cast<std::size_t>(run.tokens) * 4);
-        } else {
-            const std::byte* scale = run.scales + group * args.page_tokens * 2;
-            const std::byte* mid = scale + args.v_dim / scale_group * args.page_tokens * 2;
-            for (int32_t t = 0; t < run.tokens; t += 8) {
-                load_halves(scale + t * 2, out.scale + at + t);
-                load_halves(mid + t * 2, out.mid + at + t);
+        const std::byte* scale = run.scales + (Type == int4 ? int64_t{group} * args.page_tokens * 2 : 0);
+        const std::byte* mid = scale + int64_t{args.v_dim / scale_group} * args.page_tokens * 2;
+        for (int32_t t = 0; t < run.tokens; t += lanes, at += lanes) {
+            const vf s = Type == int4 ? load_fp16(scale + t * 2) : load(reinterpret_cast<const float*>(scale) + t);
+            store(out.scale + at, s);
+            check = fmadd(s, zero(), check);
+            if constexpr (Type == int4) {
+                const vf m = load_fp16(mid + t * 2);
+                store(out.mid + at, m);
+                check = fmadd(m, zero(), check);
             }
         }
-        at += run.tokens;
     }
-    for (int32_t t = at; t < at + 16; ++t) out.scale[t] = out.mid[t] = 0.0f;
+    out.finite = xsimd::all(check == check);
 }
 
-ROPEWALK_INLINE float sum_of(vf x) {
-    float values[lanes], sum = 0.0f;
-    store(values, x);
-    for (const float value : values) sum += value;
-    return sum;
-}
-
+// p is finite or the row's sum of weights is not, and then nothing here matters.
 template <int Type>
 ROPEWALK_INLINE void quantise_row(const float* p, int32_t tokens, const tile_scales& scales, weight_rows& rows, int r) {
-    alignas(64) float weighted[tile_tokens + 16];
-    vf largest = zero(), check = zero(), mids = zero();
+    constexpr float most = Type == int8 ? largest_weight16 : largest_p8;
+    vf largest = zero(), mids = zero();
     for (int32_t t = 0; t < tokens; t += lanes) {
-        const vf x = load(p + t), w = scaled_weight(x, load(scales.scale + t));
-        store(weighted + t, w);
-        largest = maximum(w, largest);
-        check = fmadd(w, zero(), check);
-        if constexpr (Type == int4) mids = mids + scaled_weight(x, load(scales.mid + t));
+        largest = maximum(load(p + t) * load(scales.scale + t), largest);
+        if constexpr (Type == int4) mids = fmadd(load(p + t), load(scales.mid + t), mids);
     }
-    const row_range range = range_of(reduce_maximum(largest), xsimd::all(check == check), Type == int8 ? largest_weight16 : largest_p8);
-    rows.factor[r] = range.scale;
-    rows.mid[r] = Type == int4 ? sum_of(mids) : 0.0f;
-    const vf inverse(range.inverse);
+    const row_range range = range_of(reduce_maximum(largest), true, most);
+    const vf inverse(range.inverse), magic(12582912.0f);
     vi sum(0);
     for (int32_t t = 0; t < tokens; t += lanes) {
-        const vi n = nearest(load(weighted + t) * inverse);
-        if constexpr (Type == int8) store_weights16<!ROPEWALK_X86_512>(rows.weights[r] + t * 2, n);
-        if constexpr (Type == int4) store_u8(rows.weights[r] + t, n);
-        sum = sum + n;
+        // The low bits of the sum are the nearest integer, as in nearest(); the stores take no others.
+        const vi n = as_int(fmadd(load(p + t), load(scales.scale + t) * inverse, magic));
+        if constexpr (Type == int8) store_weights16<!ROPEWALK_X86_512>(rows.weights[r] + t * 2, ROPEWALK_HAS_BYTE_DOT ? n & vi(0xffff) : n);
+        if constexpr (Type == int4) {
+            store_u8(rows.weights[r] + t, n);
+            sum = sum + (n & vi(0xff));
+        }
     }
+    rows.factor[r] = range.scale;
     if constexpr (Type == int4) {
-        int32_t sums[lanes];
-        store_words(sums, sum);
-        rows.offset[r] = 0;
-        for (const int32_t n : sums) rows.offset[r] += 8 * n;
+        rows.mid[r] = reduce_sum(mids);
+        rows.offset[r] = 8 * reduce_sum(sum);
     }
+}
+
+// The same for a row of a tile that holds a scale of Inf or NaN: the row is NaN if it sees that token, and where its weight is 0 it is masked.
+template <int Type>
+__attribute__((noinline)) void quantise_masked_row(const float* p, int32_t tokens, const tile_scales& scales, weight_rows& rows, int r) {
+    tile_scales own = scales;
+    bool seen = false;
+    for (int32_t t = 0; t < tokens; ++t) {
+        const bool bad = !(scales.scale[t] * 0.0f == 0.0f) || (Type == int4 && !(scales.mid[t] * 0.0f == 0.0f));
+        if (!bad) continue;
+        own.scale[t] = own.mid[t] = 0.0f;
+        seen = seen || p[t] != 0.0f;
+    }
+    quantise_row<Type>(p, tokens, own, rows, r);
+    if (seen) rows.factor[r] = __builtin_nanf("");
 }
 
 // O of R rows and 16 dims over all runs of the tile.
@@ -440,7 +457,14 @@ void pv_integer(const pv_tile_args& args) {
         for_strips<integer_rows>(args.rows, [&](auto r, int row) {
             constexpr int R = decltype(r)::value;
             weight_rows rows;
-            for (int i = 0; i < R; ++i) quantise_row<Type>(args.p + (row + i) * args.p_stride, tokens, scales, rows, i);
+            for (int i = 0; i < R; ++i) {
+                const float* p = args.p + (row + i) * args.p_stride;
+                if (scales.finite) {
+                    quantise_row<Type>(p, tokens, scales, rows, i);
+                } else {
+                    quantise_masked_row<Type>(p, tokens, scales, rows, i);
+                }
+            }
             float* o = args.o + row * args.o_stride;
             if constexpr (Type == int8) {
                 for (int32_t d = first; d < first + group; d += 16) pv_int8_tile<R>(rows, args, d, o, args.alpha + row, ahead);

@@ -151,14 +151,14 @@ struct softmax_args {
 };
 using softmax_function = void (*)(const softmax_args&);
 
-// o[r] = o[r] * alpha[r] + sum_t p[r][t] v[t] over `tokens` tokens.
+// o[r] = o[r] * alpha[r] + sum_t p[r][t] v[t] over `tokens` tokens. Token-scaled types: v is the codes, p has been through scale_weights.
 struct pv_args {
     const void* p;          // [rows][p_stride]: fp32, or bf16 for dot_bf16
     int64_t p_stride;       // elements
     int32_t rows;
     int32_t tokens;         // a multiple of word_elements
     const std::byte* v;     // [tokens / g][v_dim][g]
-    const std::byte* v_scales;  // of the first token
+    const std::byte* v_scales;  // int4: of the first token
     int32_t page_tokens;    // int4 scales and mids lie as [2][v_dim / 32][page_tokens]
     int32_t v_dim;          // as stored
     float* o;               // [rows][o_stride]
@@ -191,6 +191,8 @@ struct pv_tile_args {
 struct attention_kernels {
     qk_function qk[kv_type_count][arithmetic_count];  // null where the target cannot
     pv_function pv[kv_type_count][arithmetic_count];
+    // p[r][t] *= scale[t], where p is not 0: a masked token may have any scale.
+    void (*scale_weights)(float* p, int64_t p_stride, int32_t rows, int32_t tokens, const float* scale);
     // dot_integer: a row of q [k_dim as stored] into at most 4 k_dim bytes, and P.V. Null where the target cannot.
     void (*quantise_q[kv_type_count])(const float* q, int32_t k_dim, std::byte* out);
     void (*pv_integer[kv_type_count])(const pv_tile_args& args);

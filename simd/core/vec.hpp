@@ -122,6 +122,29 @@ ROPEWALK_INLINE float reduce_maximum(vf x) {
 #endif
 }
 
+// Sums over the lanes: halves onto each other, so in one order whatever the compiler.
+ROPEWALK_INLINE float reduce_sum(vf x) {
+#if ROPEWALK_X86_512
+    const __m256 folded = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+#elif defined(__x86_64__)
+    const __m256 folded = x;
+#endif
+#if defined(__x86_64__)
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(folded), _mm256_extractf128_ps(folded, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+#else
+    const float32x2_t sum = vadd_f32(vget_low_f32(x), vget_high_f32(x));
+    return vget_lane_f32(sum, 0) + vget_lane_f32(sum, 1);
+#endif
+}
+ROPEWALK_INLINE int32_t reduce_sum(vi x) {
+    int32_t values[lanes], sum = 0;
+    x.store_unaligned(values);
+    for (const int32_t value : values) sum += value;
+    return sum;
+}
+
 // 0, 1, 2, ..
 ROPEWALK_INLINE vf iota() {
     alignas(64) static constexpr float values[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

@@ -117,6 +117,9 @@ TEST_P(attention_kernels_test, pv_equals_reference) {
                     std::vector<float> got(static_cast<std::size_t>(rows * stride), 0.5f), expected = got;
                     const std::byte* from = v.elements.data() + v_bytes(type, v_dim, skipped);
                     const std::byte* scales = v.scales.data() + skipped * v_scale_step(type);
+                    if (token_scaled(type)) {
+                        reference.attention.scale_weights(reinterpret_cast<float*>(p.data), 128, rows, tokens, reinterpret_cast<const float*>(scales));
+                    }
                     for (const bool scaled : {true, false}) {
                         const auto* factor = scaled ? reinterpret_cast<const float*>(alpha.data) : nullptr;
                         kernels.attention.pv[type][fma_fp32](
@@ -128,6 +131,32 @@ TEST_P(attention_kernels_test, pv_equals_reference) {
                         ASSERT_NEAR(got[i], expected[i], 1e-6 * (tokens + 4))
                             << "type " << type << " v_dim " << v_dim << " rows " << rows << " tokens " << tokens << " at " << i;
                     }
+                }
+            }
+        }
+    }
+}
+
+TEST_P(attention_kernels_test, weights_of_zero_stay_zero_whatever_the_scale) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    for (int32_t tokens = 1; tokens <= 40; ++tokens) {
+        std::vector<float> p(3 * 48, 0.5f), scale(static_cast<std::size_t>(tokens), 0.25f);
+        for (int32_t t = 0; t < tokens; t += 3) {
+            scale[static_cast<std::size_t>(t)] = nan;
+            p[static_cast<std::size_t>(t)] = p[static_cast<std::size_t>(48 + t)] = 0.0f;  // rows 0 and 1 do not see it
+        }
+        kernels.attention.scale_weights(p.data(), 48, 3, tokens, scale.data());
+        for (int32_t r = 0; r < 3; ++r) {
+            for (int32_t t = 0; t < 48; ++t) {
+                const float x = p[static_cast<std::size_t>(r * 48 + t)];
+                if (t >= tokens) {
+                    ASSERT_EQ(x, 0.5f);
+                } else if (t % 3 != 0) {
+                    ASSERT_EQ(x, 0.125f);
+                } else if (r < 2) {
+                    ASSERT_EQ(x, 0.0f);
+                } else {
+                    ASSERT_TRUE(std::isnan(x));
                 }
             }
         }
@@ -312,6 +341,7 @@ TEST_P(attention_kernels_test, integer_dots_are_near_fp32) {
         std::vector<float> o(static_cast<std::size_t>(rows * dim), 0.0f), o_expected = o;
         const v_run run{v.elements.data(), v.scales.data(), tokens, {}};
         kernels.attention.pv_integer[c.type]({p.data(), tokens, rows, &run, 1, tokens, dim, o.data(), dim, alpha.data()});
+        if (token_scaled(c.type)) reference.attention.scale_weights(p.data(), tokens, rows, tokens, v.scales.as<float>());
         reference.attention.pv[c.type][fma_fp32]({p.data(), tokens, rows, tokens, v.elements.data(), v.scales.data(), tokens, dim, o_expected.data(), dim,
                                                   alpha.data(), {}});
         // A weight is p times the token's scale, at most the largest scale of about 4.5 / 127 (int4: 6 / 15), and meets codes of up to 127 (8).

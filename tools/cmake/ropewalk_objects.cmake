@@ -41,6 +41,8 @@ function(ropewalk_add_isa_objects)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       # g++ notes at every function that passes a 256- or 512-bit vector that GCC 4.6 passed it differently. No such call leaves an object.
       target_compile_options(${name} PRIVATE -Wno-psabi)
+      # Reassociation of integer sums puts all products of a register tile before all additions, and spills most of them.
+      target_compile_options(${name} PRIVATE -fno-tree-reassoc)
       if(target MATCHES "^avx512")
         # GCC bug 105593: _mm512_undefined_*() in its own headers warns once inlined.
         target_compile_options(${name} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
