@@ -25,6 +25,13 @@
 #else
 #define ROPEWALK_HAS_BF16_DOT 0
 #endif
+// The targets with a bf16 dot are those with an int8 dot: VNNI on x86, dotprod on Arm.
+#define ROPEWALK_HAS_INT8_DOT ROPEWALK_HAS_BF16_DOT
+#if defined(__x86_64__)
+#define ROPEWALK_HAS_INT16_DOT 1
+#else
+#define ROPEWALK_HAS_INT16_DOT 0
+#endif
 #if defined(ROPEWALK_TARGET_AVX512) || defined(ROPEWALK_TARGET_AVX512_BF16)
 #define ROPEWALK_X86_512 1
 #else
@@ -214,16 +221,42 @@ ROPEWALK_INLINE void store_bf16_native(void* p, vf x) {
 }
 #endif
 
-// Keeps x in a register and hides where it comes from: for loops that must not be optimised away.
-ROPEWALK_INLINE void keep(vf& x) {
+// ---- integer dots ---------------------------------------------------------------------------------------------------------------------------
+
+#if ROPEWALK_HAS_INT16_DOT
+// acc + a.even * b.even + a.odd * b.odd for every word of two int16, modulo 2^32. Two instructions where there is no VNNI.
+ROPEWALK_INLINE vi dot_int16_pairs(vi acc, vi a, vi b) {
+#if defined(ROPEWALK_TARGET_AVX512_BF16)
+    return vi(_mm512_dpwssd_epi32(acc, a, b));
+#elif ROPEWALK_X86_512
+    return vi(_mm512_add_epi32(acc, _mm512_madd_epi16(a, b)));
+#else
+    return vi(_mm256_add_epi32(acc, _mm256_madd_epi16(a, b)));
+#endif
+}
+#endif
+
+#if ROPEWALK_HAS_INT8_DOT
+// acc + the sum of four products of bytes for every word, modulo 2^32. b is signed; a is unsigned on x86 and signed on Arm: 0 to 127 does for both.
+ROPEWALK_INLINE vi dot_int8_quads(vi acc, vi a, vi b) {
 #if defined(__x86_64__)
-    auto raw = static_cast<vf::register_type>(x);
+    return vi(_mm512_dpbusd_epi32(acc, a, b));
+#else
+    return vi(vdotq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b)));
+#endif
+}
+#endif
+
+// Keeps x, a vf or vi, in a register and hides where it comes from: for loops that must not be optimised away.
+template <class Vector>
+ROPEWALK_INLINE void keep(Vector& x) {
+    auto raw = static_cast<typename Vector::register_type>(x);
+#if defined(__x86_64__)
     asm volatile("" : "+v"(raw));
 #else
-    auto raw = static_cast<vf::register_type>(x);
     asm volatile("" : "+w"(raw));
 #endif
-    x = vf(raw);
+    x = Vector(raw);
 }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------------------------------
