@@ -12,8 +12,11 @@ namespace {
 // Layers that together exceed every cache, so that each iteration reads its layer from DRAM.
 constexpr int64_t decode_bytes = int64_t{768} << 20;
 
-attention_problem make_problem(const head_shape& shape, dtype q_type) {
+// Queries are of the type of the pages, bf16 on quantised ones; int4 pages are read in the fast precision.
+attention_problem make_problem(const head_shape& shape, dtype kv_type) {
+    const dtype q_type = element_bytes(kv_type) != 0 ? kv_type : dtype::bf16;
     attention_problem p;
+    p.precision = kv_type == dtype::int4 ? attention_precision::fast : attention_precision::standard;
     p.heads = shape.heads;
     p.kv_heads = shape.kv_heads;
     p.k_dim = p.v_dim = shape.dim;
@@ -104,7 +107,7 @@ void prefill(benchmark::State& state, const simd::kernel_table& kernels, const h
 
 void register_attention() {
     for (const head_shape& shape : {head_shape{32, 8, 128}, head_shape{32, 32, 128}, head_shape{28, 4, 128}, head_shape{64, 8, 128}, head_shape{71, 1, 64}}) {
-        for (const dtype type : {dtype::bf16, dtype::fp32, dtype::fp16}) {
+        for (const dtype type : {dtype::bf16, dtype::fp32, dtype::fp16, dtype::int8, dtype::int4, dtype::fp8}) {
             for (const int64_t tokens : {4096, 16384}) {
                 const std::string rest = std::string(name(type)) + "/" + shape.text() + "/n" + std::to_string(tokens);
                 for_targets("decode", rest, [=](benchmark::State& state, const simd::kernel_table& k) { decode(state, k, shape, type, tokens, false); });

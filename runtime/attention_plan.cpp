@@ -58,6 +58,9 @@ status check_problem(const attention_problem& problem) {
     };
     if (auto s = not_negative("scale", problem.scale); !s) return s;
     if (auto s = not_negative("softcap", problem.softcap); !s) return s;
+    if (problem.precision != attention_precision::standard && problem.precision != attention_precision::fast) {
+        return refuse(status_code::invalid_argument, "problem.precision is %d; must be 0 (standard) or 1 (fast)", static_cast<int>(problem.precision));
+    }
     if (problem.span.left < 0 || problem.span.right < 0) {
         return refuse(status_code::invalid_argument, "problem.span is {left %lld, right %lld}; both must be >= 0",
                       static_cast<long long>(problem.span.left), static_cast<long long>(problem.span.right));
@@ -147,13 +150,17 @@ status check_plain_rows(const attention_batch& batch) {
     return {};
 }
 
-// The arithmetic follows from types and target only: a bf16 query over bf16 keys or values uses the pair dot where there is one.
-int choose_arithmetic(dtype q, dtype operand, bool available) {
-    return q == dtype::bf16 && operand == dtype::bf16 && available ? simd::dot_bf16 : simd::fma_fp32;
+// The arithmetic follows from types, precision and target only; see attention_precision.
+int choose_arithmetic(const simd::attention_kernels& kernels, const attention_problem& problem, dtype operand) {
+    const bool fast = problem.precision == attention_precision::fast, rounds = fast || problem.q_type != dtype::fp32;
+    const auto available = [&](int arithmetic) { return kernels.qk[static_cast<int>(operand)][arithmetic] != nullptr; };
+    if (operand == dtype::bf16 && (fast || problem.q_type == dtype::bf16) && available(simd::dot_bf16)) return simd::dot_bf16;
+    if (operand == dtype::int8 && rounds && available(simd::dot_integer)) return simd::dot_integer;
+    if (operand == dtype::int4 && fast && available(simd::dot_integer)) return simd::dot_integer;
+    return simd::fma_fp32;
 }
 
 void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type, dtype v_type) {
-    const auto& attention = plan.kernels->attention;
     simd::attend_shape& shape = plan.shape;
     shape = {};
     shape.heads = problem.heads;
@@ -161,14 +168,14 @@ void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type,
     shape.group = problem.heads / problem.kv_heads;
     shape.k_dim = problem.k_dim;
     shape.v_dim = problem.v_dim;
-    shape.k_pad = static_cast<int32_t>(round_up(problem.k_dim, runtime::word_elements(k_type)));
-    shape.v_pad = static_cast<int32_t>(round_up(problem.v_dim, simd::panel));
+    shape.k_pad = simd::stored_k_dim(static_cast<int>(k_type), problem.k_dim);
+    shape.v_pad = simd::stored_v_dim(static_cast<int>(v_type), problem.v_dim);
     shape.q_type = static_cast<int>(problem.q_type);
     shape.k_type = static_cast<int>(k_type);
     shape.v_type = static_cast<int>(v_type);
     shape.out_type = static_cast<int>(problem.out_type);
-    shape.qk_arithmetic = choose_arithmetic(problem.q_type, k_type, attention.qk[simd::bf16][simd::dot_bf16] != nullptr);
-    shape.pv_arithmetic = choose_arithmetic(problem.q_type, v_type, attention.pv[simd::bf16][simd::dot_bf16] != nullptr);
+    shape.qk_arithmetic = choose_arithmetic(plan.kernels->attention, problem, k_type);
+    shape.pv_arithmetic = choose_arithmetic(plan.kernels->attention, problem, v_type);
     const double scale = problem.scale != 0.0f ? double{problem.scale} : 1.0 / std::sqrt(double(problem.k_dim));
     shape.scale = static_cast<float>(scale * log2e);
     shape.softcap = static_cast<float>(double{problem.softcap} * log2e);
@@ -203,9 +210,11 @@ work measure(const simd::attend_shape& shape, int64_t position, int32_t tokens, 
     return w;
 }
 
-// Bytes of K and V of one token and one KV head.
+// Bytes of K and V of one token and one KV head, with their scales.
 int64_t token_bytes(const simd::attend_shape& shape) {
-    return int64_t{shape.k_pad} * simd::type_bytes(shape.k_type) + int64_t{shape.v_pad} * simd::type_bytes(shape.v_type);
+    const int64_t panel = simd::panel_bytes(shape.k_type, shape.k_pad) + simd::v_bytes(shape.v_type, shape.v_pad, simd::panel) +
+                          simd::k_scale_bytes(shape.k_type, simd::panel) + simd::v_scale_bytes(shape.v_type, shape.v_pad, simd::panel);
+    return panel / simd::panel;
 }
 
 struct builder {
@@ -343,6 +352,8 @@ status build_plan(std::unique_ptr<plan_state>& slot, const attention_problem& pr
         plan->shape.page_stride = layout->page_stride_bytes();
         plan->shape.head_stride = layout->head_stride_bytes();
         plan->shape.v_offset = layout->k_part_bytes();
+        plan->shape.k_scale_offset = plan->shape.v_offset + layout->v_part_bytes();
+        plan->shape.v_scale_offset = plan->shape.k_scale_offset + layout->k_scale_bytes();
         plan->page_ids.assign(batch.page_ids.begin(), batch.page_ids.end());
     }
     builder build{*plan, batch, concurrency};

@@ -161,15 +161,19 @@ struct kv_cache::state {
         return std::max<int64_t>(0, pages_for(length) + (copy ? 1 : 0) - static_cast<int64_t>(s.pages.size()));
     }
 
-    // The first `count` tokens of a page in all layers. V is copied by whole words, K by whole panels.
+    // The first `count` tokens of a page in all layers: K and V by whole panels, and the scales.
     void copy_tokens(int32_t from, int32_t to, int64_t count) const noexcept {
-        const int64_t k_bytes = layout.k_part_bytes() / layout.page_tokens * runtime::round_up(count, panel_tokens);
-        const int64_t v_bytes = layout.v_part_bytes() / layout.page_tokens * runtime::round_up(count, runtime::word_elements(layout.v_type));
+        const int64_t panels = runtime::round_up(count, panel_tokens) / panel_tokens, page_panels = layout.page_tokens / panel_tokens;
+        const auto k_bytes = static_cast<std::size_t>(layout.k_part_bytes() / page_panels * panels);
+        const auto v_bytes = static_cast<std::size_t>(layout.v_part_bytes() / page_panels * panels);
+        const auto scale_bytes = static_cast<std::size_t>(layout.k_scale_bytes() + layout.v_scale_bytes());
         for (int32_t layer = 0; layer < layers; ++layer) {
             const kv_pages pages = layer_pages(layer);
             for (int32_t head = 0; head < layout.kv_heads; ++head) {
-                std::memcpy(runtime::k_part(pages, to, head), runtime::k_part(pages, from, head), static_cast<std::size_t>(k_bytes));
-                std::memcpy(runtime::v_part(pages, to, head), runtime::v_part(pages, from, head), static_cast<std::size_t>(v_bytes));
+                const simd::kv_part to_k = runtime::k_part(pages, to, head), from_k = runtime::k_part(pages, from, head);
+                std::memcpy(to_k.elements, from_k.elements, k_bytes);
+                std::memcpy(runtime::v_part(pages, to, head).elements, runtime::v_part(pages, from, head).elements, v_bytes);
+                std::memcpy(to_k.scales, from_k.scales, scale_bytes);
             }
         }
     }

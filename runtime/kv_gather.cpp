@@ -7,7 +7,7 @@
 #include "runtime/kv_slots.hpp"
 #include "runtime/pages.hpp"
 #include "simd/core/dispatch.hpp"
-#include "simd/core/element.hpp"
+#include "simd/core/page_element.hpp"
 
 namespace ropewalk {
 
@@ -16,39 +16,25 @@ namespace {
 constexpr int32_t most_dims = 1024;
 constexpr int64_t block_elements = 16 * 1024;
 
-// n elements of a page, `step` elements apart, to fp32.
-template <int type>
-void read_strided(const std::byte* from, int64_t step, int32_t group, float* row, int32_t n) noexcept {
-    using cell = simd::scalar::element<type>;
-    const auto* elements = reinterpret_cast<const typename cell::storage*>(from);
-    for (int32_t d = 0; d < n; ++d) row[d] = cell::load(elements[d / group * step + d % group]);
-}
-
-// `group` neighbouring elements, then `step` from the start of one group to the next.
-void read_elements(dtype type, const std::byte* from, int64_t step, int32_t group, float* row, int32_t n) noexcept {
-    switch (type) {
-        case dtype::fp32: return read_strided<simd::fp32>(from, step, group, row, n);
-        case dtype::bf16: return read_strided<simd::bf16>(from, step, group, row, n);
-        case dtype::fp16: return read_strided<simd::fp16>(from, step, group, row, n);
-    }
-}
-
-// K part [page_tokens / 16][k_dim / g][16][g].
+// One token of a head, K or V, to fp32.
 void read_k(const kv_pages& pages, int64_t slot, int32_t head, float* row) noexcept {
     const kv_layout& layout = pages.layout;
-    const int64_t page = slot / layout.page_tokens, token = slot % layout.page_tokens;
-    const int32_t g = runtime::word_elements(layout.k_type);
-    const int64_t first = token / panel_tokens * panel_tokens * runtime::padded_k_dim(layout) + token % panel_tokens * g;
-    read_elements(layout.k_type, runtime::k_part(pages, page, head) + first * element_bytes(layout.k_type), panel_tokens * g, g, row, layout.k_dim);
+    const simd::kv_part part = runtime::k_part(pages, slot / layout.page_tokens, head);
+    const auto token = static_cast<int32_t>(slot % layout.page_tokens);
+    simd::scalar::with_kv_type(static_cast<int>(layout.k_type), [&](auto type) {
+        const int32_t stored = simd::stored_k_dim(type, layout.k_dim);
+        for (int32_t d = 0; d < layout.k_dim; ++d) row[d] = simd::scalar::k_value<type>(part, stored, token, d);
+    });
 }
 
-// V part [page_tokens / g][v_dim][g].
 void read_v(const kv_pages& pages, int64_t slot, int32_t head, float* row) noexcept {
     const kv_layout& layout = pages.layout;
-    const int64_t page = slot / layout.page_tokens, token = slot % layout.page_tokens;
-    const int32_t g = runtime::word_elements(layout.v_type);
-    const int64_t first = token / g * g * runtime::padded_v_dim(layout) + token % g;
-    read_elements(layout.v_type, runtime::v_part(pages, page, head) + first * element_bytes(layout.v_type), g, 1, row, layout.v_dim);
+    const simd::kv_part part = runtime::v_part(pages, slot / layout.page_tokens, head);
+    const auto token = static_cast<int32_t>(slot % layout.page_tokens);
+    simd::scalar::with_kv_type(static_cast<int>(layout.v_type), [&](auto type) {
+        const int32_t stored = simd::stored_v_dim(type, layout.v_dim);
+        for (int32_t d = 0; d < layout.v_dim; ++d) row[d] = simd::scalar::v_value<type>(part, stored, token, d);
+    });
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ status check_stride(const char* name, int64_t value, int64_t record_bytes) noexc
 }  // namespace
 
 status kv_layout::validate() const noexcept {
-    if (const status s = runtime::check_type("layout.k_type", k_type); !s.ok()) return s;
-    if (const status s = runtime::check_type("layout.v_type", v_type); !s.ok()) return s;
+    if (const status s = runtime::check_kv_type("layout.k_type", k_type); !s.ok()) return s;
+    if (const status s = runtime::check_kv_type("layout.v_type", v_type); !s.ok()) return s;
     if (const status s = check_range("layout.kv_heads", kv_heads, 1, std::numeric_limits<int32_t>::max()); !s.ok()) return s;
     if (const status s = check_range("layout.k_dim", k_dim, 1, most_dims); !s.ok()) return s;
     if (const status s = check_range("layout.v_dim", v_dim, 1, most_dims); !s.ok()) return s;
@@ -46,12 +46,23 @@ status kv_layout::validate() const noexcept {
     return {};
 }
 
-// An fp16 panel of an odd k_dim ends in the middle of a line; the V part begins with the next.
+// Panels of fp16 and fp8 may end in the middle of a line; the V part begins with the next.
 int64_t kv_layout::k_part_bytes() const noexcept {
-    return runtime::round_up(int64_t{page_tokens} * runtime::padded_k_dim(*this) * element_bytes(k_type), page_alignment);
+    const int type = static_cast<int>(k_type);
+    return runtime::round_up(page_tokens / panel_tokens * simd::panel_bytes(type, simd::stored_k_dim(type, k_dim)), page_alignment);
 }
 
-int64_t kv_layout::v_part_bytes() const noexcept { return int64_t{page_tokens} * runtime::padded_v_dim(*this) * element_bytes(v_type); }
+int64_t kv_layout::v_part_bytes() const noexcept {
+    const int type = static_cast<int>(v_type);
+    return simd::v_bytes(type, simd::stored_v_dim(type, v_dim), page_tokens);
+}
+
+int64_t kv_layout::k_scale_bytes() const noexcept { return simd::k_scale_bytes(static_cast<int>(k_type), page_tokens); }
+
+int64_t kv_layout::v_scale_bytes() const noexcept {
+    const int type = static_cast<int>(v_type);
+    return simd::v_scale_bytes(type, simd::stored_v_dim(type, v_dim), page_tokens);
+}
 
 namespace runtime {
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/refuse.hpp"
+#include "simd/core/kernels.hpp"
 
 namespace ropewalk::runtime {
 
@@ -65,9 +66,15 @@ bool rows_overlap(const const_head_view& view) noexcept {
     return false;
 }
 
+status check_kv_type(const char* name, dtype type) noexcept {
+    const int value = static_cast<int>(type);
+    if (value >= 0 && value < simd::kv_type_count) return {};
+    return refuse(status_code::invalid_argument, "%s is %d; must be a dtype (0 fp32, 1 bf16, 2 fp16, 3 int8, 4 int4, 5 fp8)", name, value);
+}
+
 status check_type(const char* name, dtype type, uint32_t allowed) noexcept {
     const int value = static_cast<int>(type);
-    if (!known(type)) return refuse(status_code::invalid_argument, "%s is %d; must be a dtype (0 fp32, 1 bf16, 2 fp16)", name, value);
+    if (!known(type)) return refuse(status_code::invalid_argument, "%s is %d; must be a tensor's dtype (0 fp32, 1 bf16, 2 fp16)", name, value);
     if ((allowed & type_bit(type)) != 0) return {};
     return refuse(status_code::invalid_argument, "%s is %s; must be %s%s%s", name, ropewalk::name(type).data(),
                   (allowed & type_bit(dtype::fp32)) != 0 ? "fp32 " : "", (allowed & type_bit(dtype::bf16)) != 0 ? "bf16 " : "",

@@ -40,6 +40,9 @@ constexpr uint32_t type_bit(dtype type) noexcept { return 1u << static_cast<uint
 inline constexpr uint32_t any_type = 0x7u;
 [[nodiscard]] status check_type(const char* name, dtype type, uint32_t allowed = any_type) noexcept;
 
+// Any type that pages may have.
+[[nodiscard]] status check_kv_type(const char* name, dtype type) noexcept;
+
 // True if the element type is one that this version knows (a caller may cast any integer to dtype).
 constexpr bool known(dtype type) noexcept { return element_bytes(type) != 0; }
 

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <random>
+#include <span>
 #include <vector>
 
 #include <ropewalk/ropewalk.hpp>
@@ -82,6 +84,8 @@ struct run_options {
     int32_t concurrency = 1;
     executor* on = nullptr;        // null: serial, whatever the concurrency of the plan
     bool poison = true;            // pages full of NaN before they are written
+    std::optional<dtype> k_pages{}, v_pages{};          // types of the pages; those of the tensors if not given
+    std::vector<sequence_input>* stored = nullptr;      // receives the sequences with K and V as the pages hold them
 };
 
 // The part of a problem that pages need.
@@ -115,6 +119,24 @@ inline std::vector<float> to_floats(dtype type, const std::vector<std::byte>& by
     return values;
 }
 
+// The sequences with K and V read back from their pages.
+inline std::vector<sequence_input> stored_sequences(const attention_problem& p, const std::vector<sequence_input>& sequences, const kv_pages& pages,
+                                                    const std::vector<int64_t>& slots) {
+    std::vector<sequence_input> result = sequences;
+    std::size_t first = 0;
+    for (sequence_input& s : result) {
+        const auto count = static_cast<std::size_t>(s.kv_len);
+        s.k.value.resize(count * static_cast<std::size_t>(p.kv_heads * p.k_dim));
+        s.v.value.resize(count * static_cast<std::size_t>(p.kv_heads * p.v_dim));
+        const status read = kv_gather(pages, std::span(slots).subspan(first, count),
+                                      dense_view(static_cast<void*>(s.k.value.data()), dtype::fp32, s.kv_len, p.kv_heads, p.k_dim),
+                                      dense_view(static_cast<void*>(s.v.value.data()), dtype::fp32, s.kv_len, p.kv_heads, p.v_dim));
+        EXPECT_TRUE(read.ok()) << read.text();
+        first += count;
+    }
+    return result;
+}
+
 inline output run_attention(const attention_problem& p, const std::vector<sequence_input>& sequences, const run_options& options = {}) {
     batch_tables t;
     std::vector<std::byte> q, k, v;
@@ -137,7 +159,8 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     batch.q_indptr = t.q_indptr;
     batch.kv_lens = t.kv_lens;
     batch.q_starts = t.q_starts;
-    const kv_layout layout = layout_of(p, k_type, v_type, options.page_tokens == 0 ? 64 : options.page_tokens);
+    const kv_layout layout =
+        layout_of(p, options.k_pages.value_or(k_type), options.v_pages.value_or(v_type), options.page_tokens == 0 ? 64 : options.page_tokens);
     runtime::mapped_memory memory;
     kv_pages pages;
     if (options.page_tokens == 0) {
@@ -167,6 +190,7 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
         serial_executor serial;
         const status appended = kv_append(pages, slots, k_view, v_view, {}, serial);
         EXPECT_TRUE(appended.ok()) << appended.text();
+        if (options.stored != nullptr) *options.stored = stored_sequences(p, sequences, pages, slots);
         batch.page_indptr = t.page_indptr;
         batch.page_ids = t.page_ids;
         const status built = plan.build(p, batch, layout, count, options.concurrency);
@@ -243,7 +267,14 @@ inline double tolerance(const attention_problem& p, dtype k_type, dtype v_type) 
     double t = 16.0 * eps * std::sqrt(double(p.k_dim));
     if (p.out_type != dtype::fp32) t += 0x1p-8;
     // q is exact in bf16 here, p is rounded: half an ulp of bf16 a weight.
-    if (vector_dot && p.q_type == dtype::bf16 && (k_type == dtype::bf16 || v_type == dtype::bf16)) t += 0x1p-9;
+    const bool fast = p.precision == attention_precision::fast;
+    if (vector_dot && (p.q_type == dtype::bf16 || fast) && (k_type == dtype::bf16 || v_type == dtype::bf16)) t += fast ? 0x1p-8 : 0x1p-9;
+    // Integers: q and p move by up to half a step of largest / most, evenly spread; six standard deviations of a score of unit-variance keys. N(0, 1) rows
+    // have a largest magnitude of 4.5 or less. What that does to the result is less by the spread of the weights: a quarter at two equal keys.
+    const auto step = [](double most) { return 6.0 * 4.5 / most / std::sqrt(12.0) / 4.0; };
+    const auto has = [&](dtype type) { return k_type == type || v_type == type; };
+    if (has(dtype::int8) && (p.q_type != dtype::fp32 || fast)) t += step(32512.0);
+    if (has(dtype::int4) && fast) t += step(127.0);
     return t;
 }
 

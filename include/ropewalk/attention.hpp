@@ -36,6 +36,12 @@ struct attention_span {
     static constexpr attention_span symmetric(int64_t distance) noexcept { return {distance, distance}; }
 };
 
+// How q and the probabilities enter products with stored keys and values.
+//   standard  An fp32 query is never rounded. A 16-bit query meets bf16 pages in bf16 pair dots and int8 pages in integer dots with q and p at 16 bits
+//             (error near that of fp32), where the target has the instructions; all else is fp32 arithmetic.
+//   fast      Also rounds fp32 queries, and meets int4 pages in integer dots with q and p at 8 bits: errors up to a few 1e-3 of max |v|.
+enum class attention_precision : int32_t { standard = 0, fast = 1 };
+
 struct attention_problem {
     int32_t heads = 0;     // query heads, a multiple of kv_heads
     int32_t kv_heads = 0;
@@ -46,6 +52,7 @@ struct attention_problem {
     float scale = 0.0f;    // of the scores; 0 means 1 / sqrt(k_dim). Finite, not negative
     float softcap = 0.0f;  // cap * tanh(score / cap) before bias and mask (Gemma 2); 0 is off. Finite, not negative
     attention_span span;   // causal unless set
+    attention_precision precision = attention_precision::standard;
     // [heads] or null. The slopes of alibi.hpp; null is off. Copied by the plan.
     const float* alibi_slopes = nullptr;
     // [heads] or null: per-head logit that takes part in the softmax but has no value (gpt-oss sinks). 0 is a legal sink. lse includes it.

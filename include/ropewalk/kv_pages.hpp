@@ -1,13 +1,21 @@
 // Level 1 of the KV cache: the page, its layout, and writing keys and values into pages that anybody may own.
 //
-// A page holds page_tokens tokens of all KV heads of one layer. Per KV head it is one contiguous, 64-byte-aligned record: K part, then V part.
-// With g = elements of a type in 32 bits (fp32 1, bf16 2; fp16 counts as 1):
+// A page holds page_tokens tokens of all KV heads of one layer. Per KV head it is one contiguous, 64-byte-aligned record: K part, V part, scales of K,
+// scales of V. With g = elements of a type in 32 bits (fp32 1, bf16 2, int8 4, int4 8; fp16 and fp8 count as 1: no instruction multiplies pairs of them):
 //
-//   K part  [page_tokens / 16][k_dim / g][16 tokens][g]   tokens lie in lanes: a step of Q.K reads one 64-byte line (two for fp16)
+//   K part  [page_tokens / 16][k_dim / g][16 tokens][g]   tokens lie in lanes: a step of Q.K reads one 64-byte line, or a part of one
 //   V part  [page_tokens / g][v_dim][g]                   dims lie in lanes: a step of P.V reads 16 dims of g tokens
 //
-// k_dim is padded to a multiple of g and v_dim to a multiple of 16, and each part to 64 bytes, so that a line never holds two parts. The layout does
-// not depend on the instruction set: a page written on one machine can be read on any other.
+// k_dim is padded to a multiple of g and v_dim to a multiple of 16 (int4: both to 32), and each part to 64 bytes, so that a line never holds two parts.
+// The layout does not depend on the instruction set: a page written on one machine can be read on any other.
+//
+// Quantised types. K and V of one token and head are quantised by themselves when they are appended, K after rope:
+//   int8    value = scale * code,  scale = max|x| / 127, codes -127 .. 127 to nearest even; scales [page_tokens] fp32
+//   fp8     value = scale * code,  scale = max|x| / 448, codes OCP E4M3 to nearest even;    scales [page_tokens] fp32
+//   int4    value = scale * (code - 8) + mid for every 32 dims,  scale = (max x - min x) / 15, mid = min x + 8 scale, both rounded to fp16, codes 0 .. 15.
+//           Element e of a word is the low (e < 4) or high nibble of byte e % 4. Scales of K lie inside its part: behind the 4 words of a group of
+//           32 dims one more line, [16 tokens] of scales, then of mids. Scales of V: [2: scale, mid][v_dim / 32][page_tokens] fp16
+// A row (int4: a group of 32 dims) that holds Inf or NaN reads back as NaN; rows below 2^-100 read back as 0.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +34,7 @@ inline constexpr int32_t panel_tokens = 16;
 inline constexpr int64_t page_alignment = 64;
 
 struct ROPEWALK_API kv_layout {
-    dtype k_type = dtype::bf16;
+    dtype k_type = dtype::bf16;  // any; K and V independently
     dtype v_type = dtype::bf16;
     int32_t kv_heads = 0;
     int32_t k_dim = 0;  // 1 .. 1024
@@ -42,7 +50,9 @@ struct ROPEWALK_API kv_layout {
     // The rest requires a valid layout. All in bytes.
     [[nodiscard]] int64_t k_part_bytes() const noexcept;
     [[nodiscard]] int64_t v_part_bytes() const noexcept;
-    [[nodiscard]] int64_t record_bytes() const noexcept { return k_part_bytes() + v_part_bytes(); }
+    [[nodiscard]] int64_t k_scale_bytes() const noexcept;  // 0 for types without scales, and for int4, whose scales lie inside the K part
+    [[nodiscard]] int64_t v_scale_bytes() const noexcept;
+    [[nodiscard]] int64_t record_bytes() const noexcept { return k_part_bytes() + v_part_bytes() + k_scale_bytes() + v_scale_bytes(); }
     [[nodiscard]] int64_t head_stride_bytes() const noexcept { return head_stride != 0 ? head_stride : record_bytes(); }
     [[nodiscard]] int64_t page_stride_bytes() const noexcept { return page_stride != 0 ? page_stride : kv_heads * head_stride_bytes(); }
     // Bytes that one token of one layer takes.
@@ -67,14 +77,14 @@ struct kv_append_rope {
 };
 
 // Writes k [tokens, kv_heads, k_dim] and v [tokens, kv_heads, v_dim] into slots [tokens], rotating K and converting both to the page's types (to
-// nearest even) on the way. k and v are fp32, bf16 or fp16; one of them may be absent (heads == 0): its part of the slots stays as it is. Slots must
+// nearest even, or quantised) on the way. k and v are fp32, bf16 or fp16; one of them may be absent (heads == 0): its part of the slots stays as it is. Slots must
 // differ from each other; one that is named twice is recognised as long as the slots form at most 64 runs of consecutive ones, else the last token
 // wins. Allocates nothing. Everything is validated before the first write: on any error nothing has changed. Thread-safe for different slots, also
-// in one page if the slots differ by g or more (16-bit types keep two tokens in a word).
+// in one page if the slots differ by g or more (V keeps g tokens in a word).
 ROPEWALK_API status kv_append(const kv_pages& pages, std::span<const int64_t> slots, const_head_view k, const_head_view v,
                               const kv_append_rope& rope = {}, executor& on = default_executor()) noexcept;
 
-// The reverse: reads slots [tokens] back into k and v (fp32, bf16 or fp16; rounded to nearest even), of which one may be absent. Rows of skipped
+// The reverse: reads the values of slots [tokens] back into k and v (fp32, bf16 or fp16; rounded to nearest even), of which one may be absent. Rows of skipped
 // slots stay untouched; rows may not overlap; a slot may be read more than once.
 ROPEWALK_API status kv_gather(const kv_pages& pages, std::span<const int64_t> slots, head_view k, head_view v,
                               executor& on = default_executor()) noexcept;

@@ -13,6 +13,10 @@ enum class dtype : int32_t {
     fp32 = 0,
     bf16 = 1,  // the upper 16 bits of an fp32
     fp16 = 2,  // IEEE binary16
+    // Only in KV pages, quantised on append (kv_pages.hpp):
+    int8 = 3,  // 8-bit integers, one fp32 scale per token and head
+    int4 = 4,  // 4-bit codes, a scale and a mid per token, head and 32 dims
+    fp8 = 5,   // 8-bit floats (OCP E4M3), one fp32 scale per token and head
 };
 
 constexpr std::string_view name(dtype type) noexcept {
@@ -20,18 +24,21 @@ constexpr std::string_view name(dtype type) noexcept {
         case dtype::fp32: return "fp32";
         case dtype::bf16: return "bf16";
         case dtype::fp16: return "fp16";
+        case dtype::int8: return "int8";
+        case dtype::int4: return "int4";
+        case dtype::fp8: return "fp8";
     }
     return "unknown";
 }
 
-// Bytes of one element; 0 for a value that is no dtype.
+// Bytes of one element of a tensor; 0 for a type that tensors cannot have.
 constexpr int32_t element_bytes(dtype type) noexcept {
     switch (type) {
         case dtype::fp32: return 4;
         case dtype::bf16: return 2;
         case dtype::fp16: return 2;
+        default: return 0;
     }
-    return 0;
 }
 
 // A tensor [tokens, heads, dim] in the caller's memory, e.g. Q inside a packed QKV buffer. Strides count elements, not bytes, and may be anything

@@ -11,13 +11,14 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr double ln2 = 0.6931471805599453;
 constexpr float log2e = 1.4426950408889634f;
+constexpr int32_t most_dims = 1024;
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 constexpr int64_t round_down(int64_t value, int64_t multiple) { return value / multiple * multiple; }
 
 // Everything that one worker needs beside its inputs, carved out of the caller's scratch.
 struct workspace {
-    std::byte* q;       // [rows][k_pad] fp32, or bf16 for the dot
+    std::byte* q;       // [rows][k_pad] in 4 bytes each, or bf16 for its dot
     float* scores;      // [rows][tile_tokens]
     std::byte* p;       // the scores again, or bf16
     float* o;           // [rows][v_pad] of the chunk
@@ -29,7 +30,7 @@ struct workspace {
     std::byte* k_tile;  // plain K/V: the tile as panels
     std::byte* v_tile;  //            and as V groups
     float* rows16;      // 16 rows in fp32 on their way into a panel
-    std::byte* v_clean; // V without masked slots, when one holds Inf or NaN
+    std::byte* v_clean; // V without masked slots when one holds Inf or NaN, or its scales without theirs
 
     int64_t bytes;      // of all of it
 };
@@ -55,13 +56,21 @@ workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
     w.last = reinterpret_cast<int32_t*>(take(rows * 4));
     w.seen_first = reinterpret_cast<int64_t*>(take(rows * 8));
     w.seen_last = reinterpret_cast<int64_t*>(take(rows * 8));
-    w.k_tile = take(plain ? int64_t{tile_tokens} * shape.k_pad * type_bytes(shape.k_type) : 0);
-    w.v_tile = take(plain ? int64_t{tile_tokens} * shape.v_pad * type_bytes(shape.v_type) : 0);
+    w.k_tile = take(plain ? tile_tokens / panel * panel_bytes(shape.k_type, shape.k_pad) : 0);
+    w.v_tile = take(plain ? v_bytes(shape.v_type, shape.v_pad, tile_tokens) : 0);
     w.rows16 = floats(plain ? int64_t{panel} * std::max(shape.k_dim, shape.v_dim) : 0);
-    w.v_clean = take(int64_t{tile_tokens} * shape.v_pad * type_bytes(shape.v_type));
+    w.v_clean = take(quantised(shape.v_type) ? v_scale_bytes(shape.v_type, shape.v_pad, tile_tokens) : v_bytes(shape.v_type, shape.v_pad, tile_tokens));
     w.bytes = offset;
     return w;
 }
+
+// V of tokens [begin, end), which lie together in memory.
+struct v_piece {
+    int64_t begin, end;
+    const std::byte* v;
+    const std::byte* scales;
+    int32_t page_tokens;
+};
 
 // One attend() call: the block, its inputs and where it stands.
 struct walker {
@@ -77,7 +86,11 @@ struct walker {
     void run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t next_first);
     void scores(int64_t tile_first, int64_t begin, int64_t end, int64_t v_begin, int64_t v_end);
     void values(int64_t tile_first, int64_t begin, int64_t end, int64_t next_begin, int64_t next_end);
-    void values_piece(int64_t tile_first, int64_t begin, int64_t end, const std::byte* v, bool first_piece, prefetch_run prefetch);
+    void values_integer(int64_t tile_first, int64_t begin, int64_t end, int64_t next_begin, int64_t next_end);
+    prefetch_run fetch_keys(int64_t& next, int64_t next_end) const;
+    void values_piece(int64_t tile_first, const v_piece& piece, bool first_piece, prefetch_run prefetch);
+    bool non_finite(const v_piece& piece, int64_t from, int64_t to) const;
+    v_piece clean(const v_piece& piece, int32_t r) const;
     void pack_plain(int64_t tile_first, int64_t begin, int64_t end);
     void fold(const attend_partial& part);
     void reduce_sums(float* l) const;
@@ -86,26 +99,41 @@ struct walker {
     // Where a token's panel or V group begins; `token` is the first one of a panel or group.
     const std::byte* k_at(int64_t tile_first, int64_t token) const;
     const std::byte* v_at(int64_t tile_first, int64_t token) const;
+    const float* k_scales_at(int64_t token) const;
+    const std::byte* v_scales_at(int64_t token) const;
     // Tokens from `token` on that lie together in memory.
     int64_t piece_tokens(int64_t token) const {
         const int64_t unit = shape.page_tokens == 0 ? tile_tokens : std::min<int64_t>(shape.page_tokens, tile_tokens);
         return unit - token % unit;
     }
-    int64_t panel_bytes() const { return int64_t{shape.k_pad} * panel * type_bytes(shape.k_type); }
-    int64_t v_token_bytes() const { return int64_t{shape.v_pad} * type_bytes(shape.v_type); }
+    int64_t q_stride_bytes() const { return int64_t{shape.k_pad} * (shape.qk_arithmetic == dot_bf16 ? 2 : 4); }
+    int64_t q_stride() const { return shape.qk_arithmetic == dot_integer ? q_stride_bytes() : shape.k_pad; }  // as qk_args has it
+    int64_t k_bytes(int64_t tokens) const { return tokens / panel * panel_bytes(shape.k_type, shape.k_pad); }
+    int64_t v_bytes(int64_t tokens) const { return simd::v_bytes(shape.v_type, shape.v_pad, tokens); }
     const std::byte* record(int64_t token) const {
         return tensors.pages + int64_t{block.page_ids[token / shape.page_tokens]} * shape.page_stride + int64_t{block.kv_head} * shape.head_stride;
     }
 };
 
 const std::byte* walker::k_at(int64_t tile_first, int64_t token) const {
-    if (shape.page_tokens == 0) return w.k_tile + (token - tile_first) / panel * panel_bytes();
-    return record(token) + token % shape.page_tokens / panel * panel_bytes();
+    if (shape.page_tokens == 0) return w.k_tile + k_bytes(token - tile_first);
+    return record(token) + k_bytes(token % shape.page_tokens);
 }
 
 const std::byte* walker::v_at(int64_t tile_first, int64_t token) const {
-    if (shape.page_tokens == 0) return w.v_tile + (token - tile_first) * v_token_bytes();
-    return record(token) + shape.v_offset + token % shape.page_tokens * v_token_bytes();
+    if (shape.page_tokens == 0) return w.v_tile + v_bytes(token - tile_first);
+    return record(token) + shape.v_offset + v_bytes(token % shape.page_tokens);
+}
+
+// Only quantised types have scales, and only pages have quantised types.
+const float* walker::k_scales_at(int64_t token) const {
+    if (!token_scaled(shape.k_type)) return nullptr;
+    return reinterpret_cast<const float*>(record(token) + shape.k_scale_offset) + token % shape.page_tokens;
+}
+
+const std::byte* walker::v_scales_at(int64_t token) const {
+    if (!quantised(shape.v_type)) return nullptr;
+    return record(token) + shape.v_scale_offset + token % shape.page_tokens * v_scale_step(shape.v_type);
 }
 
 // Q of the block's rows into scratch, and what each row sees.
@@ -115,15 +143,12 @@ void walker::load_rows() {
         const int32_t token = r / shape.group;
         const int32_t head = block.kv_head * shape.group + r % shape.group;
         const std::byte* source = tensors.q + ((block.q_row + token) * tensors.q_token_stride + head * tensors.q_head_stride) * q_bytes;
-        if (shape.qk_arithmetic == dot_bf16) {
-            auto* row = reinterpret_cast<uint16_t*>(w.q) + int64_t{r} * shape.k_pad;
-            std::memcpy(row, source, static_cast<std::size_t>(shape.k_dim) * 2);
-            for (int32_t d = shape.k_dim; d < shape.k_pad; ++d) row[d] = 0;
-        } else {
-            float* row = reinterpret_cast<float*>(w.q) + int64_t{r} * shape.k_pad;
-            kernels.kv.load_row[shape.q_type](source, row, shape.k_dim);
-            for (int32_t d = shape.k_dim; d < shape.k_pad; ++d) row[d] = 0.0f;
-        }
+        alignas(64) float copy[most_dims];
+        float* row = shape.qk_arithmetic == fma_fp32 ? reinterpret_cast<float*>(w.q + r * q_stride_bytes()) : copy;
+        kernels.kv.load_row[shape.q_type](source, row, shape.k_dim);
+        for (int32_t d = shape.k_dim; d < shape.k_pad; ++d) row[d] = 0.0f;
+        if (shape.qk_arithmetic == dot_bf16) kernels.kv.store_row[bf16](row, w.q + r * q_stride_bytes(), shape.k_pad);
+        if (shape.qk_arithmetic == dot_integer) kernels.attention.quantise_q[shape.k_type](row, shape.k_pad, w.q + r * q_stride_bytes());
         const key_range seen = visible_keys(shape, block.position + token, 1, block.kv_len);
         w.seen_first[r] = seen.first;
         w.seen_last[r] = seen.last;
@@ -137,23 +162,24 @@ void walker::load_rows() {
 // Plain K/V rows of tokens [begin, end) become panels and groups. What lies beside them in the last panel is zero, so that nothing but what
 // the caller gave is ever computed with.
 void walker::pack_plain(int64_t tile_first, int64_t begin, int64_t end) {
-    const int64_t k_bytes = type_bytes(shape.k_type), v_bytes = type_bytes(shape.v_type);
+    const int64_t k_element = type_bytes(shape.k_type), v_element = type_bytes(shape.v_type);
     for (int64_t token = begin; token < end; token += panel) {
         const auto count = static_cast<int32_t>(std::min<int64_t>(panel, end - token));
         const auto at = static_cast<int32_t>(token - tile_first);
         if (count < panel) {
-            std::memset(w.k_tile + at / panel * panel_bytes(), 0, static_cast<std::size_t>(panel_bytes()));
-            std::memset(w.v_tile + at * v_token_bytes(), 0, static_cast<std::size_t>(panel * v_token_bytes()));
+            std::memset(w.k_tile + k_bytes(at), 0, static_cast<std::size_t>(k_bytes(panel)));
+            std::memset(w.v_tile + v_bytes(at), 0, static_cast<std::size_t>(v_bytes(panel)));
         }
         const auto pack = [&](const std::byte* data, int64_t token_stride, int64_t head_stride, int type, int64_t bytes, int32_t dim, auto function,
-                              std::byte* part) {
+                              std::byte* tile) {
+            const kv_part part{tile, nullptr, tile_tokens};
             const std::byte* source = data + ((block.kv_row + token) * token_stride + block.kv_head * head_stride) * bytes;
             if (type == fp32) return function(reinterpret_cast<const float*>(source), token_stride, dim, part, at, count);
             for (int32_t i = 0; i < count; ++i) kernels.kv.load_row[type](source + i * token_stride * bytes, w.rows16 + int64_t{i} * dim, dim);
             function(w.rows16, dim, dim, part, at, count);
         };
-        pack(tensors.k, tensors.k_token_stride, tensors.k_head_stride, shape.k_type, k_bytes, shape.k_dim, kernels.kv.pack_k[shape.k_type], w.k_tile);
-        pack(tensors.v, tensors.v_token_stride, tensors.v_head_stride, shape.v_type, v_bytes, shape.v_dim, kernels.kv.pack_v[shape.v_type], w.v_tile);
+        pack(tensors.k, tensors.k_token_stride, tensors.k_head_stride, shape.k_type, k_element, shape.k_dim, kernels.kv.pack_k[shape.k_type], w.k_tile);
+        pack(tensors.v, tensors.v_token_stride, tensors.v_head_stride, shape.v_type, v_element, shape.v_dim, kernels.kv.pack_v[shape.v_type], w.v_tile);
     }
 }
 
@@ -164,13 +190,35 @@ void walker::scores(int64_t tile_first, int64_t begin, int64_t end, int64_t v_be
         prefetch_run prefetch;
         if (shape.page_tokens != 0) {
             const int64_t from = std::max(token, v_begin), to = std::min(token + tokens, v_end);
-            if (from < to) prefetch = {v_at(tile_first, from), static_cast<int32_t>((to - from) * v_token_bytes() / 64)};
+            if (from < to) prefetch = {v_at(tile_first, from), static_cast<int32_t>(v_bytes(to - from) / 64)};
         }
         kernels.attention.qk[shape.k_type][shape.qk_arithmetic](
-            {w.q, shape.k_pad, rows, shape.k_pad, k_at(tile_first, token), static_cast<int32_t>(tokens / panel), w.scores + (token - tile_first),
-             tile_tokens, prefetch});
+            {w.q, q_stride(), rows, shape.k_pad, k_at(tile_first, token), k_scales_at(token), static_cast<int32_t>(tokens / panel),
+             w.scores + (token - tile_first), tile_tokens, prefetch});
         token += tokens;
     }
+}
+
+// K of tokens `next` .. next_end as far as it lies together; moves `next` behind it.
+prefetch_run walker::fetch_keys(int64_t& next, int64_t next_end) const {
+    if (shape.page_tokens == 0 || next >= next_end) return {};
+    const int64_t first = next, ahead = std::min(piece_tokens(next), next_end - next);
+    next += ahead;
+    return {k_at(0, first), static_cast<int32_t>(k_bytes(ahead) / 64)};
+}
+
+// P.V of the tile's panels [begin, end) by integer dots. A weight of 0 multiplies nothing there, so masked tokens need no care.
+void walker::values_integer(int64_t tile_first, int64_t begin, int64_t end, int64_t next_begin, int64_t next_end) {
+    v_run runs[tile_tokens / panel];
+    int32_t pieces = 0;
+    int64_t next = next_begin;
+    for (int64_t token = begin; token < end; ++pieces) {
+        const int64_t tokens = std::min(piece_tokens(token), end - token);
+        runs[pieces] = {v_at(tile_first, token), v_scales_at(token), static_cast<int32_t>(tokens), fetch_keys(next, next_end)};
+        token += tokens;
+    }
+    kernels.attention.pv_integer[shape.v_type]({w.scores + (begin - tile_first), tile_tokens, rows, runs, pieces, shape.page_tokens, shape.v_pad, w.o,
+                                                shape.v_pad, w.alpha});
 }
 
 // P.V over the groups of [begin, end), fetching K of the next tile meanwhile.
@@ -178,49 +226,79 @@ void walker::values(int64_t tile_first, int64_t begin, int64_t end, int64_t next
     int64_t next = next_begin;
     for (int64_t token = begin; token < end;) {
         const int64_t tokens = std::min(piece_tokens(token), end - token);
-        prefetch_run prefetch;
-        if (shape.page_tokens != 0 && next < next_end) {
-            const int64_t ahead = std::min(piece_tokens(next), next_end - next);
-            prefetch = {k_at(tile_first, next), static_cast<int32_t>(ahead / panel * panel_bytes() / 64)};
-            next += ahead;
-        }
-        values_piece(tile_first, token, token + tokens, v_at(tile_first, token), token == begin, prefetch);
+        const prefetch_run prefetch = fetch_keys(next, next_end);
+        values_piece(tile_first, {token, token + tokens, v_at(tile_first, token), v_scales_at(token), shape.page_tokens}, token == begin, prefetch);
         token += tokens;
     }
 }
 
+// True if V or its scales hold Inf or NaN in tokens [from, to) of the piece at v.
+bool walker::non_finite(const v_piece& piece, int64_t from, int64_t to) const {
+    const int64_t tokens = to - from;
+    if (tokens <= 0) return false;
+    const auto& check = kernels.attention.non_finite;
+    if (!quantised(shape.v_type)) return check[shape.v_type](piece.v + v_bytes(from - piece.begin), tokens * shape.v_pad);
+    const std::byte* scales = piece.scales + (from - piece.begin) * v_scale_step(shape.v_type);
+    if (token_scaled(shape.v_type)) return check[fp32](scales, tokens);
+    for (int32_t row = 0; row < 2 * shape.v_pad / scale_group; ++row) {
+        if (check[fp16](scales + int64_t{row} * shape.page_tokens * 2, tokens)) return true;
+    }
+    return false;
+}
+
+// The piece with nothing but zeros in the tokens that row r does not see: V itself, or where it is quantised the scales (and mids).
+v_piece walker::clean(const v_piece& piece, int32_t r) const {
+    v_piece result = piece;
+    const int64_t tokens = piece.end - piece.begin;
+    const bool scaled = quantised(shape.v_type);
+    const int64_t rows_of_scales = shape.v_type == int4 ? 2 * shape.v_pad / scale_group : 1, step = v_scale_step(shape.v_type);
+    const int64_t word = word_elements(shape.v_type), bytes = type_bytes(shape.v_type);
+    if (scaled) {
+        for (int64_t row = 0; row < rows_of_scales; ++row) {
+            std::memcpy(w.v_clean + row * tokens * step, piece.scales + row * shape.page_tokens * step, static_cast<std::size_t>(tokens * step));
+        }
+        result.scales = w.v_clean;
+        result.page_tokens = static_cast<int32_t>(tokens);
+    } else {
+        std::memcpy(w.v_clean, piece.v, static_cast<std::size_t>(v_bytes(tokens)));
+        result.v = w.v_clean;
+    }
+    for (int64_t token = piece.begin; token < piece.end; ++token) {
+        if (token >= w.seen_first[r] && token < w.seen_last[r]) continue;
+        const int64_t at = token - piece.begin;
+        if (scaled) {
+            for (int64_t row = 0; row < rows_of_scales; ++row) std::memset(w.v_clean + (row * tokens + at) * step, 0, static_cast<std::size_t>(step));
+        } else {
+            std::byte* group = w.v_clean + v_bytes(round_down(at, word)) + at % word * bytes;
+            for (int32_t d = 0; d < shape.v_pad; ++d) std::memset(group + d * word * bytes, 0, static_cast<std::size_t>(bytes));
+        }
+    }
+    return result;
+}
+
 // A row's weight of a masked token is 0, and adding 0 * v changes nothing, unless v is Inf or NaN: then each row gets V with its masked tokens zeroed.
-void walker::values_piece(int64_t tile_first, int64_t begin, int64_t end, const std::byte* v, bool first_piece, prefetch_run prefetch) {
+void walker::values_piece(int64_t tile_first, const v_piece& piece, bool first_piece, prefetch_run prefetch) {
     const auto probability = shape.pv_arithmetic == dot_bf16 ? int64_t{2} : int64_t{4};
-    const std::byte* p = w.p + (begin - tile_first) * probability;
+    const std::byte* p = w.p + (piece.begin - tile_first) * probability;
     const float* alpha = first_piece ? w.alpha : nullptr;
     const auto pv = kernels.attention.pv[shape.v_type][shape.pv_arithmetic];
-    const auto tokens = static_cast<int32_t>(end - begin);
+    const auto tokens = static_cast<int32_t>(piece.end - piece.begin);
 
-    int64_t common_first = begin, common_last = end;  // seen by every row
+    int64_t common_first = piece.begin, common_last = piece.end;  // seen by every row
     for (int32_t r = 0; r < rows; ++r) {
         common_first = std::max(common_first, w.seen_first[r]);
         common_last = std::min(common_last, w.seen_last[r]);
     }
     const int64_t word = word_elements(shape.v_type);
-    common_first = std::clamp(round_up(common_first, word), begin, end);
-    common_last = std::clamp(round_down(common_last, word), common_first, end);
-    const auto holds_non_finite = [&](int64_t from, int64_t to) {
-        return from < to && kernels.attention.non_finite[shape.v_type](v + (from - begin) * v_token_bytes(), (to - from) * shape.v_pad);
-    };
-    if (!holds_non_finite(begin, common_first) && !holds_non_finite(common_last, end)) {
-        return pv({p, tile_tokens, rows, tokens, v, shape.v_pad, w.o, shape.v_pad, alpha, prefetch});
+    common_first = std::clamp(round_up(common_first, word), piece.begin, piece.end);
+    common_last = std::clamp(round_down(common_last, word), common_first, piece.end);
+    if (!non_finite(piece, piece.begin, common_first) && !non_finite(piece, common_last, piece.end)) {
+        return pv({p, tile_tokens, rows, tokens, piece.v, piece.scales, piece.page_tokens, shape.v_pad, w.o, shape.v_pad, alpha, prefetch});
     }
     for (int32_t r = 0; r < rows; ++r) {
-        std::memcpy(w.v_clean, v, static_cast<std::size_t>(tokens * v_token_bytes()));
-        const int64_t bytes = type_bytes(shape.v_type);
-        for (int64_t token = begin; token < end; ++token) {
-            if (token >= w.seen_first[r] && token < w.seen_last[r]) continue;
-            std::byte* group = w.v_clean + round_down(token - begin, word) * v_token_bytes() + (token - begin) % word * bytes;
-            for (int32_t d = 0; d < shape.v_pad; ++d) std::memset(group + d * word * bytes, 0, static_cast<std::size_t>(bytes));
-        }
-        pv({p + r * tile_tokens * probability, tile_tokens, 1, tokens, w.v_clean, shape.v_pad, w.o + int64_t{r} * shape.v_pad, shape.v_pad,
-            alpha != nullptr ? alpha + r : nullptr, {}});
+        const v_piece own = clean(piece, r);
+        pv({p + r * tile_tokens * probability, tile_tokens, 1, tokens, own.v, own.scales, own.page_tokens, shape.v_pad, w.o + int64_t{r} * shape.v_pad,
+            shape.v_pad, alpha != nullptr ? alpha + r : nullptr, {}});
     }
 }
 
@@ -243,6 +321,7 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     kernels.attention.softmax[shape.pv_arithmetic]({s, tile_tokens, rows, tokens, w.first, w.last, shape.scale, shape.softcap,
                                                     shape.alibi ? w.slope : nullptr, w.distance, w.m, w.alpha, w.l, p});
     const int64_t next_end = next_first < 0 ? -1 : std::min<int64_t>(round_down(next_first, tile_tokens) + tile_tokens, round_up(block.kv_len, panel));
+    if (shape.pv_arithmetic == dot_integer) return values_integer(tile_first, begin, end, next_first, next_end);
     values(tile_first, v_begin, v_end, next_first, next_end);
 }
 

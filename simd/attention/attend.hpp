@@ -13,7 +13,7 @@ namespace ropewalk::simd {
 struct attend_shape {
     int32_t heads, kv_heads, group;   // group = heads / kv_heads
     int32_t k_dim, v_dim;
-    int32_t k_pad, v_pad;             // as stored: k_dim to word_elements, v_dim to 16
+    int32_t k_pad, v_pad;             // as stored
     int q_type, k_type, v_type, out_type;
     int qk_arithmetic, pv_arithmetic;
     float scale;                      // includes log2(e)
@@ -22,7 +22,7 @@ struct attend_shape {
     bool alibi, sinks;
     // Pages; page_tokens == 0 stands for plain K/V.
     int32_t page_tokens;
-    int64_t page_stride, head_stride, v_offset;  // bytes
+    int64_t page_stride, head_stride, v_offset, k_scale_offset, v_scale_offset;  // bytes
 };
 
 // Rows of one KV head: query tokens first_token .. + tokens of one sequence, times the heads of the group. Row r is token r / group, head r % group.

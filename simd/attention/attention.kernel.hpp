@@ -4,8 +4,8 @@
 // R rows, the row's value broadcast from memory. There is no horizontal sum: tokens lie in lanes in Q.K, dims in P.V. Every score is one FMA chain
 // over the head dimension and every output one chain over tokens, so the shape of the tile never shows in the bits.
 //
-// Few rows (decode): widening is fused into the tile, each line is read once from memory.
-// Many rows (prefill): 16-bit panels are widened once into fp32 scratch that stays in L1 and serves all strips of rows.
+// Few rows (decode): 16-bit types are widened inside the tile, each line is read once from memory.
+// Many rows (prefill), and quantised types always: panels are widened once into fp32 scratch that stays in L1 and serves all strips of rows.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,12 @@
 #include <cstring>
 #include <type_traits>
 
+#include "simd/attention/tiles.hpp"
 #include "simd/core/kernels.hpp"
 #include "simd/core/vec.hpp"
 
 namespace ropewalk::simd::ROPEWALK_TARGET {
 namespace {
-
-// A register tile is a function of its own: a call per tile costs nothing, and inlined into every caller they take minutes to compile.
-#define ROPEWALK_TILE __attribute__((noinline))
-
-template <int N>
-using constant = std::integral_constant<int, N>;
 
 // ---- operands -----------------------------------------------------------------------------------------------------------------------------
 
@@ -88,42 +83,6 @@ constexpr int full_strip() {
 // Rows up to which widening inside the tile is cheaper than a pass through scratch.
 inline constexpr int few_rows = 16;
 
-// Calls f(constant<R>) for the strip of `rows` rows, 1 <= rows <= Max.
-template <int Max, class F>
-ROPEWALK_INLINE void with_rows(int rows, F f) {
-    if constexpr (Max > 1) {
-        if (rows < Max) return with_rows<Max - 1>(rows, f);
-    }
-    f(constant<Max>{});
-}
-
-// Cuts `rows` into strips of nearly equal height and calls f(constant<R>, first row).
-template <class Operand, class F>
-ROPEWALK_INLINE void for_strips(int rows, F f) {
-    constexpr int most = full_strip<Operand>();
-    const int strips = (rows + most - 1) / most;
-    for (int s = 0, first = 0; s < strips; ++s) {
-        const int height = (rows - first + strips - s - 1) / (strips - s);
-        with_rows<most>(height, [&](auto r) { f(r, first); });
-        first += height;
-    }
-}
-
-// Issues prefetches beside the reads of a kernel: `per_read` lines at each, until the run is used up.
-struct prefetcher {
-    const std::byte* next;
-    const std::byte* end;
-    int64_t step;  // bytes per read
-
-    prefetcher(const prefetch_run& run, int64_t reads)
-        : next(run.next), end(run.next + int64_t{run.lines} * 64), step(reads > 0 ? (run.lines + reads - 1) / reads * 64 : 0) {}
-    ROPEWALK_INLINE void read() {
-        if (next < end) {
-            for (const std::byte* stop = next + step; next < stop; next += 64) prefetch_l2(next);
-        }
-    }
-};
-
 // ---- Q.K ------------------------------------------------------------------------------------------------------------------------------------
 
 // Scores of R rows against P panels.
@@ -158,7 +117,7 @@ template <class Operand>
 void qk_strips(const qk_args& args, const std::byte* k, float* scores, int32_t panels, prefetcher& ahead) {
     const int64_t panel_bytes = int64_t{args.k_dim} / Operand::planes * panel * Operand::bytes;
     const auto* q = static_cast<const typename Operand::row_element*>(args.q);
-    for_strips<Operand>(args.rows, [&](auto r, int first) {
+    for_strips<full_strip<Operand>()>(args.rows, [&](auto r, int first) {
         constexpr int R = decltype(r)::value;
         constexpr int P = groups_beside<Operand>(R);
         int32_t p = 0;
@@ -177,32 +136,55 @@ void qk_strips(const qk_args& args, const std::byte* k, float* scores, int32_t p
 inline constexpr int32_t pass_panels = ROPEWALK_X86_512 ? 2 : 1;
 inline constexpr int32_t max_dim = 1024;
 
+// Panels become fp32 [k_dim][16] in scratch.
+template <int Type>
+void widen_panels(const std::byte* k, const float* scales, int32_t k_dim, int32_t panels, float* out, prefetcher& ahead) {
+    constexpr int g = word_elements(Type), step_bytes = panel * g * type_bits(Type) / 8;
+    for (int32_t p = 0; p < panels; ++p, k += panel_bytes(Type, k_dim)) {
+        for (int32_t step = 0; step < k_dim / g; ++step, out += g * panel) {
+            if (step_bytes >= 64 || step % (64 / step_bytes) == 0) ahead.read();
+            const std::byte* words = k + k_step_offset(Type, step);
+            const std::byte* line = k + k_step_offset(Type, step / 4 * 4) + int4_scale_offset;  // of int4
+            ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
+                if constexpr (Type == int8) {
+                    const vi x = load_words(words + v * lanes * 4);
+                    const vf scale = load(scales + p * panel + v * lanes);
+                    ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * panel + v * lanes, to_float(int8_element(x, e)) * scale);
+                } else if constexpr (Type == int4) {
+                    const vi x = load_words(words + v * lanes * 4);
+                    const vf scale = load_fp16(line + v * lanes * 2), mid = load_fp16(line + (panel + v * lanes) * 2);
+                    ROPEWALK_UNROLL for (int e = 0; e < g; ++e) {
+                        store(out + e * panel + v * lanes, fmadd(to_float(int4_element(x, e) - vi(8)), scale, mid));
+                    }
+                } else if constexpr (Type == fp8) {
+                    store(out + v * lanes, load_fp8(words + v * lanes) * load(scales + p * panel + v * lanes));
+                } else {
+                    using operand = fma_operand<Type>;
+                    typename operand::vectors x;
+                    operand::read(words + v * lanes * operand::bytes, x);
+                    ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * panel + v * lanes, x[e]);
+                }
+            }
+        }
+    }
+}
+
 template <int Type>
 void qk_fma(const qk_args& args) {
-    using operand = fma_operand<Type>;
-    const int64_t reads = int64_t{args.panels} * args.k_dim / operand::planes;
-    prefetcher ahead(args.prefetch, reads);
-    if (args.rows <= few_rows) return qk_strips<operand>(args, args.k, args.scores, args.panels, ahead);
-
-    const int64_t panel_bytes = int64_t{args.k_dim} * panel * type_bytes(Type);
+    prefetcher ahead(args.prefetch, k_lines(Type, args.k_dim, args.panels));
+    if constexpr (!quantised(Type)) {
+        if (args.rows <= few_rows) return qk_strips<fma_operand<Type>>(args, args.k, args.scores, args.panels, ahead);
+    }
     for (int32_t p = 0; p < args.panels; p += pass_panels) {
         const int32_t panels = args.panels - p < pass_panels ? args.panels - p : pass_panels;
-        const std::byte* k = args.k + p * panel_bytes;
-        if constexpr (Type != fp32) {
-            alignas(64) float wide[pass_panels * panel * max_dim];
-            float* out = wide;
-            for (int64_t step = 0; step < int64_t{panels} * args.k_dim / operand::planes; ++step) {
-                ahead.read();
-                for (int v = 0; v < panel_vectors; ++v) {
-                    typename operand::vectors x;
-                    operand::read(k + (step * panel_vectors + v) * lanes * operand::bytes, x);
-                    for (int e = 0; e < operand::planes; ++e) store(out + e * panel + v * lanes, x[e]);
-                }
-                out += operand::planes * panel;
-            }
-            qk_strips<fma_operand<fp32>>(args, reinterpret_cast<const std::byte*>(wide), args.scores + p * panel, panels, ahead);
+        const std::byte* k = args.k + p * panel_bytes(Type, args.k_dim);
+        float* scores = args.scores + p * panel;
+        if constexpr (Type == fp32) {
+            qk_strips<fma_operand<fp32>>(args, k, scores, panels, ahead);
         } else {
-            qk_strips<operand>(args, k, args.scores + p * panel, panels, ahead);
+            alignas(64) float wide[pass_panels * panel * max_dim];
+            widen_panels<Type>(k, token_scaled(Type) ? args.k_scales + p * panel : nullptr, args.k_dim, panels, wide, ahead);
+            qk_strips<fma_operand<fp32>>(args, reinterpret_cast<const std::byte*>(wide), scores, panels, ahead);
         }
     }
 }
@@ -363,7 +345,7 @@ void pv_strips(const pv_args& args, int32_t first, int32_t tokens, const std::by
     const int64_t step_bytes = int64_t{args.v_dim} * Operand::bytes;
     const auto* p = static_cast<const typename Operand::row_element*>(args.p) + first;
     const float* alpha = first == 0 ? args.alpha : nullptr;
-    for_strips<Operand>(args.rows, [&](auto r, int row) {
+    for_strips<full_strip<Operand>()>(args.rows, [&](auto r, int row) {
         constexpr int R = decltype(r)::value;
         constexpr int D = groups_beside<Operand>(R);
         const auto* p_row = p + row * args.p_stride;
@@ -381,37 +363,69 @@ void pv_strips(const pv_args& args, int32_t first, int32_t tokens, const std::by
 
 // Tokens of a pass of many rows: 16 KiB of fp32 V at dim 128. It must stay well under L1 as whole rows: a column of 64 or more rows that lie a power
 // of two apart maps to a few L1 sets only and would be read from L2 again for every strip.
-ROPEWALK_INLINE int32_t pass_tokens(int32_t v_dim) {
-    int32_t tokens = 4096 / v_dim / 2 * 2;
+ROPEWALK_INLINE int32_t pass_tokens(int32_t v_dim, int32_t g) {
+    int32_t tokens = 4096 / v_dim / g * g;
     if (tokens > 32) tokens = 32;
-    return tokens < 4 ? 4 : tokens;
+    const int32_t least = g > 4 ? g : 4;
+    return tokens < least ? least : tokens;
+}
+
+// Tokens become fp32 [tokens][v_dim] in scratch. `scales` are those of the first token.
+template <int Type>
+void widen_tokens(const std::byte* v, const std::byte* scales, int32_t page_tokens, int32_t v_dim, int32_t tokens, float* out, prefetcher& ahead) {
+    constexpr int g = word_elements(Type);
+    alignas(64) float scale[16] = {}, mid[16] = {};  // int4: of the 8 tokens and 32 dims at hand, in whole vectors
+    for (int32_t t = 0; t < tokens; t += g, out += g * v_dim) {
+        for (int32_t d = 0; d < v_dim; d += lanes) {
+            const int32_t byte = d * g * type_bits(Type) / 8;
+            if (byte % 64 == 0) ahead.read();
+            const std::byte* words = v + byte;
+            if constexpr (Type == int8) {
+                const vi x = load_words(words);
+                const auto* scale = reinterpret_cast<const float*>(scales) + t;
+                ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * v_dim + d, to_float(int8_element(x, e)) * vf(scale[e]));
+            } else if constexpr (Type == int4) {
+                const vi x = load_words(words);
+                if (d % scale_group == 0) {
+                    const std::byte* from = scales + (d / scale_group * page_tokens + t) * 2;
+                    load_halves(from, scale);
+                    load_halves(from + v_dim / scale_group * page_tokens * 2, mid);
+                }
+                ROPEWALK_UNROLL for (int e = 0; e < g; ++e) {
+                    store(out + e * v_dim + d, fmadd(to_float(int4_element(x, e) - vi(8)), vf(scale[e]), vf(mid[e])));
+                }
+            } else if constexpr (Type == fp8) {
+                store(out + d, load_fp8(words) * vf(reinterpret_cast<const float*>(scales)[t]));
+            } else {
+                using operand = fma_operand<Type>;
+                typename operand::vectors x;
+                operand::read(words, x);
+                ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * v_dim + d, x[e]);
+            }
+        }
+        v += v_bytes(Type, v_dim, g);
+    }
 }
 
 template <int Type>
 void pv_fma(const pv_args& args) {
-    using operand = fma_operand<Type>;
-    const int64_t step_bytes = int64_t{args.v_dim} * operand::bytes;
-    prefetcher ahead(args.prefetch, int64_t{args.tokens} / operand::planes * args.v_dim / 16);
-    if (args.rows <= few_rows) return pv_strips<operand>(args, 0, args.tokens, args.v, ahead);
-
-    const int32_t pass = pass_tokens(args.v_dim);
+    constexpr int g = word_elements(Type);
+    prefetcher ahead(args.prefetch, v_lines(Type, args.v_dim, args.tokens));
+    if constexpr (!quantised(Type)) {
+        if (args.rows <= few_rows) return pv_strips<fma_operand<Type>>(args, 0, args.tokens, args.v, ahead);
+    }
+    const int32_t pass = pass_tokens(args.v_dim, g);
     for (int32_t t = 0; t < args.tokens; t += pass) {
         const int32_t tokens = args.tokens - t < pass ? args.tokens - t : pass;
-        const std::byte* v = args.v + t / operand::planes * step_bytes;
-        if constexpr (Type != fp32) {
-            alignas(64) float wide[4 * max_dim];
-            static_assert(4 * max_dim >= 4096);
-            for (int32_t step = 0; step < tokens / operand::planes; ++step) {
-                for (int32_t d = 0; d < args.v_dim; d += lanes) {
-                    if (d % 16 == 0) ahead.read();
-                    typename operand::vectors x;
-                    operand::read(v + step * step_bytes + int64_t{d} * operand::bytes, x);
-                    for (int e = 0; e < operand::planes; ++e) store(wide + (step * operand::planes + e) * args.v_dim + d, x[e]);
-                }
-            }
-            pv_strips<fma_operand<fp32>>(args, t, tokens, reinterpret_cast<const std::byte*>(wide), ahead);
+        const std::byte* v = args.v + v_bytes(Type, args.v_dim, t);
+        if constexpr (Type == fp32) {
+            pv_strips<fma_operand<fp32>>(args, t, tokens, v, ahead);
         } else {
-            pv_strips<operand>(args, t, tokens, v, ahead);
+            alignas(64) float wide[(g > 4 ? g : 4) * max_dim];
+            static_assert(sizeof wide >= 4096 * sizeof(float));
+            const std::byte* scales = quantised(Type) ? args.v_scales + t * v_scale_step(Type) : nullptr;
+            widen_tokens<Type>(v, scales, args.page_tokens, args.v_dim, tokens, wide, ahead);
+            pv_strips<fma_operand<fp32>>(args, t, tokens, reinterpret_cast<const std::byte*>(wide), ahead);
         }
     }
 }
@@ -420,7 +434,7 @@ void pv_fma(const pv_args& args) {
 void pv_dot(const pv_args& args) {
     const int64_t step_bytes = int64_t{args.v_dim} * 4;
     prefetcher ahead(args.prefetch, int64_t{args.tokens} / 2 * args.v_dim / 16);
-    const int32_t pass = args.rows <= few_rows ? args.tokens : 2 * pass_tokens(args.v_dim);
+    const int32_t pass = args.rows <= few_rows ? args.tokens : 2 * pass_tokens(args.v_dim, 2);
     for (int32_t t = 0; t < args.tokens; t += pass) {
         const int32_t tokens = args.tokens - t < pass ? args.tokens - t : pass;
         pv_strips<dot_operand>(args, t, tokens, args.v + t / 2 * step_bytes, ahead);

@@ -3,30 +3,20 @@
 #include <cmath>
 #include <cstring>
 
-#include "simd/core/element.hpp"
 #include "simd/core/kernels.hpp"
+#include "simd/core/page_element.hpp"
 
 namespace ropewalk::simd::scalar {
 namespace {
 
 template <int type>
-float value_at(const std::byte* part, int64_t index) {
-    typename element<type>::storage bits;
-    std::memcpy(&bits, part + index * type_bytes(type), sizeof bits);
-    return element<type>::load(bits);
-}
-
-template <int type>
 void qk(const qk_args& args) {
-    constexpr int32_t g = word_elements(type);
     const auto* q = static_cast<const float*>(args.q);
+    const kv_part part = read_only(args.k, args.k_scales, args.panels * panel);
     for (int32_t r = 0; r < args.rows; ++r) {
         for (int32_t t = 0; t < args.panels * panel; ++t) {
-            const int64_t base = int64_t{t / panel} * panel * args.k_dim;
             double sum = 0.0;
-            for (int32_t d = 0; d < args.k_dim; ++d) {
-                sum += double{q[r * args.q_stride + d]} * value_at<type>(args.k, base + (int64_t{d / g} * panel + t % panel) * g + d % g);
-            }
+            for (int32_t d = 0; d < args.k_dim; ++d) sum += double{q[r * args.q_stride + d]} * k_value<type>(part, args.k_dim, t, d);
             args.scores[r * args.score_stride + t] = static_cast<float>(sum);
         }
     }
@@ -60,15 +50,14 @@ void softmax(const softmax_args& args) {
 
 template <int type>
 void pv(const pv_args& args) {
-    constexpr int32_t g = word_elements(type);
     const auto* p = static_cast<const float*>(args.p);
+    const kv_part part = read_only(args.v, args.v_scales, args.page_tokens);
     for (int32_t r = 0; r < args.rows; ++r) {
         for (int32_t d = 0; d < args.v_dim; ++d) {
             // Rounded to fp32 at every token, as on the vector targets: how the tokens are cut into pages must not show.
             float sum = args.o[r * args.o_stride + d] * (args.alpha != nullptr ? args.alpha[r] : 1.0f);
             for (int32_t t = 0; t < args.tokens; ++t) {
-                const float v = value_at<type>(args.v, (int64_t{t / g} * args.v_dim + d) * g + t % g);
-                sum = static_cast<float>(double{p[r * args.p_stride + t]} * v + sum);
+                sum = static_cast<float>(double{p[r * args.p_stride + t]} * v_value<type>(part, args.v_dim, t, d) + sum);
             }
             args.o[r * args.o_stride + d] = sum;
         }
@@ -78,7 +67,7 @@ void pv(const pv_args& args) {
 template <int type>
 bool non_finite(const std::byte* values, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
-        if (!std::isfinite(value_at<type>(values, i))) return true;
+        if (!std::isfinite(load_code<type>(values, static_cast<int32_t>(i)))) return true;
     }
     return false;
 }
@@ -96,9 +85,14 @@ void finish(const float* total, float factor, void* out, int64_t n) {
 }
 
 template <int type>
-void fill(attention_kernels& table) {
+void fill_page_type(attention_kernels& table) {
     table.qk[type][fma_fp32] = qk<type>;
     table.pv[type][fma_fp32] = pv<type>;
+}
+
+template <int type>
+void fill_tensor_type(attention_kernels& table) {
+    fill_page_type<type>(table);
     table.non_finite[type] = non_finite<type>;
     table.finish[type] = finish<type>;
 }
@@ -107,9 +101,12 @@ void fill(attention_kernels& table) {
 
 void fill_attention(attention_kernels& table) {
     table = {};
-    fill<fp32>(table);
-    fill<bf16>(table);
-    fill<fp16>(table);
+    fill_tensor_type<fp32>(table);
+    fill_tensor_type<bf16>(table);
+    fill_tensor_type<fp16>(table);
+    fill_page_type<int8>(table);
+    fill_page_type<int4>(table);
+    fill_page_type<fp8>(table);
     table.softmax[fma_fp32] = softmax;
     table.fold = fold;
 }

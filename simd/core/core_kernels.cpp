@@ -109,21 +109,21 @@ float bf16_dot_peak(int64_t rounds, double* flops) {
 }
 #endif
 
-#if ROPEWALK_HAS_INT16_DOT
+#if defined(__x86_64__)
 // The product depends on the chain: a constant one would be computed once, before the loop.
 float int16_madd_peak(int64_t rounds, double* count) {
     *count = operations(rounds, 4);
     const vi b(0x00030005);
-    const vi sum = run_chains<vi>(rounds, [=](vi x) { return dot_int16_pairs(x, x, b); });
+    const vi sum = run_chains<vi>(rounds, [=](vi x) { return dot_pairs(x, x, b); });
     return folded(sum, sum, sum, vi(0));
 }
 #endif
 
-#if ROPEWALK_HAS_INT8_DOT
+#if ROPEWALK_HAS_BYTE_DOT
 float int8_dot_peak(int64_t rounds, double* count) {
     *count = operations(rounds, 8);
-    const vi a(0x01020304), b(0x05060708);
-    const vi sum = run_chains<vi>(rounds, [=](vi x) { return dot_int8_quads(x, a, b); });
+    const vi a(0x01020304), b(0x05060708);  // the same numbers signed and unsigned
+    const vi sum = run_chains<vi>(rounds, [=](vi x) { return dot_bytes(x, a, b); });
     return folded(sum, sum, sum, vi(0));
 }
 #endif
@@ -145,10 +145,10 @@ void fill_roof(roof_kernels& table) {
 #if ROPEWALK_HAS_BF16_DOT
     table.bf16_dot = bf16_dot_peak;
 #endif
-#if ROPEWALK_HAS_INT16_DOT
+#if defined(__x86_64__)
     table.int16_madd = int16_madd_peak;
 #endif
-#if ROPEWALK_HAS_INT8_DOT
+#if ROPEWALK_HAS_BYTE_DOT
     table.int8_dot = int8_dot_peak;
 #endif
 }

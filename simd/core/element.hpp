@@ -44,6 +44,20 @@ inline uint16_t float_to_fp16(float value) {
     return half(kept + (rest > tie || (rest == tie && (kept & 1u) != 0) ? 1u : 0u));
 }
 
+// OCP E4M3: bias 7, no infinity, 0x7f and 0xff are NaN (which pages never hold: kv_pages.hpp).
+inline float fp8_to_float(uint8_t bits) {
+    if ((bits & 0x7fu) == 0x7fu) return bits_to_float(0x7fc00000u | uint32_t{bits & 0x80u} << 24);
+    return fp16_to_float(static_cast<uint16_t>((bits & 0x80u) << 8 | (bits & 0x7fu) << 7)) * 256.0f;  // fp16 has one exponent bit more, bias 15
+}
+// |value| <= 448.
+inline uint8_t float_to_fp8(float value) {
+    const uint32_t bits = float_to_bits(value), sign = bits >> 24 & 0x80u, magnitude = bits & 0x7fffffffu;
+    // Below 2^-6 in units of 2^-9, which is the spacing of floats at 2^14.
+    const uint32_t code = magnitude < 0x3c800000u ? float_to_bits(bits_to_float(magnitude) + 16384.0f) - 0x46800000u
+                                                  : ((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - 960u;
+    return static_cast<uint8_t>(sign | code);
+}
+
 // element<type>: how an element lies in memory, and the way to fp32 and back.
 template <int type>
 struct element {

@@ -12,16 +12,55 @@ namespace ropewalk::simd {
 inline constexpr int fp32 = 0;
 inline constexpr int bf16 = 1;
 inline constexpr int fp16 = 2;
-inline constexpr int dtype_count = 3;
+inline constexpr int dtype_count = 3;    // types of tensors
+inline constexpr int int8 = 3;           // these only in pages
+inline constexpr int int4 = 4;
+inline constexpr int fp8 = 5;
+inline constexpr int kv_type_count = 6;
 
-// How many neighbouring elements share a 32-bit word of a page: two where the target family has a pair dot for the type.
-constexpr int32_t word_elements(int type) { return type == bf16 ? 2 : 1; }
-constexpr int32_t type_bytes(int type) { return type == fp32 ? 4 : 2; }
+constexpr int32_t type_bytes(int type) { return type == fp32 ? 4 : 2; }  // of a tensor's element
 
 inline constexpr int32_t panel = 16;            // tokens in lanes
 inline constexpr int32_t tile_tokens = 128;     // softmax tile: part of the numeric contract
 inline constexpr int32_t chunk_tokens = 512;    // fold unit: part of the numeric contract
 inline constexpr int32_t sum_lanes = 16;        // lane t % 16 of a row sums token t: the same on every vector width
+
+// ---- the page format: see kv_pages.hpp ------------------------------------------------------------------------------------------------
+
+constexpr int32_t type_bits(int type) {
+    switch (type) {
+        case fp32: return 32;
+        case int8: case fp8: return 8;
+        case int4: return 4;
+        default: return 16;
+    }
+}
+// How many neighbouring elements share a 32-bit word of a page: as many as a dot instruction multiplies in a lane; one where no dot exists for the type.
+constexpr int32_t word_elements(int type) { return type == bf16 ? 2 : type == int8 ? 4 : type == int4 ? 8 : 1; }
+
+inline constexpr int32_t scale_group = 32;  // dims that share an int4 scale
+constexpr bool token_scaled(int type) { return type == int8 || type == fp8; }
+constexpr bool quantised(int type) { return type == int4 || token_scaled(type); }
+constexpr int32_t largest_code(int type) { return type == int8 ? 127 : 448; }  // of the token-scaled types
+
+// Dims as stored.
+constexpr int32_t stored_dim(int32_t dim, int32_t unit) { return (dim + unit - 1) / unit * unit; }
+constexpr int32_t stored_k_dim(int type, int32_t k_dim) { return stored_dim(k_dim, type == int4 ? scale_group : word_elements(type)); }
+constexpr int32_t stored_v_dim(int type, int32_t v_dim) { return stored_dim(v_dim, type == int4 ? scale_group : panel); }
+
+// Offset of word `step` (dims step * g ..) of a panel: its 16 tokens. int4 has a line of scales and mids behind the four words of a group.
+constexpr int64_t int4_scale_offset = 4 * panel * 4;  // of a group's line
+constexpr int64_t k_step_offset(int type, int32_t step) {
+    return type == int4 ? int64_t{step / 4} * (int4_scale_offset + 64) + step % 4 * (panel * 4) : int64_t{step} * (panel * word_elements(type) * type_bits(type) / 8);
+}
+constexpr int64_t panel_bytes(int type, int32_t stored) { return k_step_offset(type, stored / word_elements(type)); }
+constexpr int64_t v_bytes(int type, int32_t stored, int64_t tokens) { return tokens * stored * type_bits(type) / 8; }
+// Bytes of scales of a whole page and one head beside its K part or V part, and how far the scales of two neighbouring tokens lie apart.
+constexpr int64_t k_scale_bytes(int type, int32_t page_tokens) { return token_scaled(type) ? int64_t{page_tokens} * 4 : 0; }
+constexpr int64_t v_scale_bytes(int type, int32_t stored, int32_t page_tokens) {
+    return token_scaled(type) ? int64_t{page_tokens} * 4 : type == int4 ? int64_t{page_tokens} * (stored / scale_group) * 4 : 0;
+}
+constexpr int64_t v_scale_step(int type) { return type == int4 ? 2 : 4; }
 
 // ---- rope -----------------------------------------------------------------------------------------------------------------------------
 
@@ -42,15 +81,23 @@ struct rope_kernels {
 
 // ---- conversion and pages ---------------------------------------------------------------------------------------------------------------
 
+// The K part or V part of a record and its scales (null for types without).
+struct kv_part {
+    std::byte* elements;
+    std::byte* scales;
+    int32_t page_tokens;
+};
+using pack_function = void (*)(const float* rows, int64_t row_stride, int32_t dim, const kv_part& part, int32_t first, int32_t count);
+
 struct kv_kernels {
     // n elements of the type to fp32, and back rounding to nearest even.
     void (*load_row[dtype_count])(const void* source, float* row, int64_t n);
     void (*store_row[dtype_count])(const float* row, void* target, int64_t n);
-    // Rows [count] of fp32 (row_stride elements apart) become tokens first .. first + count - 1 of a K part or V part (see kv_pages.hpp), padding
-    // written as zero. Tokens before and after are untouched, except that the partner in a 32-bit word is rewritten with its own value.
-    // first + count <= page_tokens.
-    void (*pack_k[dtype_count])(const float* rows, int64_t row_stride, int32_t k_dim, std::byte* k_part, int32_t first, int32_t count);
-    void (*pack_v[dtype_count])(const float* rows, int64_t row_stride, int32_t v_dim, std::byte* v_part, int32_t first, int32_t count);
+    // Rows [count] of fp32 (row_stride elements apart) become tokens first .. first + count - 1 of a K part or V part, quantised on the way, padding
+    // written as zero (in int4 as the code of the group's mid). Tokens before and after are untouched, except that the partners in a 32-bit word are
+    // rewritten with their own values. first + count <= page_tokens.
+    pack_function pack_k[kv_type_count];
+    pack_function pack_v[kv_type_count];
 };
 
 // ---- attention --------------------------------------------------------------------------------------------------------------------------
@@ -58,7 +105,8 @@ struct kv_kernels {
 // Arithmetic of Q.K and P.V.
 inline constexpr int fma_fp32 = 0;   // operands widened to fp32
 inline constexpr int dot_bf16 = 1;   // bf16 pairs, q and p rounded to bf16; only for bf16 K and V, and only where the target has the instruction
-inline constexpr int arithmetic_count = 2;
+inline constexpr int dot_integer = 2;  // q and p rounded to integers: of 16 bits with int8 pages, of 8 bits with int4 pages; only where the target has it
+inline constexpr int arithmetic_count = 3;
 
 // Lines that a kernel asks the memory for while it works: it touches `lines` lines from `next` on, spread evenly over its own reads.
 struct prefetch_run {
@@ -68,11 +116,12 @@ struct prefetch_run {
 
 // scores[r][t] = q[r] . k[t] for `panels` panels of 16 tokens.
 struct qk_args {
-    const void* q;          // [rows][q_stride]: fp32, or bf16 for dot_bf16
-    int64_t q_stride;       // elements
+    const void* q;          // [rows][q_stride]: fp32, bf16 for dot_bf16, what quantise_q wrote for dot_integer
+    int64_t q_stride;       // elements, for dot_integer bytes
     int32_t rows;
-    int32_t k_dim;          // a multiple of word_elements
-    const std::byte* k;     // [panels][k_dim / g][16][g]
+    int32_t k_dim;          // as stored
+    const std::byte* k;     // [panels] of a K part
+    const float* k_scales;  // [panels * 16] of a token-scaled type
     int32_t panels;
     float* scores;          // [rows][score_stride]
     int64_t score_stride;
@@ -109,7 +158,9 @@ struct pv_args {
     int32_t rows;
     int32_t tokens;         // a multiple of word_elements
     const std::byte* v;     // [tokens / g][v_dim][g]
-    int32_t v_dim;          // a multiple of 16
+    const std::byte* v_scales;  // of the first token
+    int32_t page_tokens;    // int4 scales and mids lie as [2][v_dim / 32][page_tokens]
+    int32_t v_dim;          // as stored
     float* o;               // [rows][o_stride]
     int64_t o_stride;
     const float* alpha;     // [rows], or null: 1
@@ -117,10 +168,33 @@ struct pv_args {
 };
 using pv_function = void (*)(const pv_args&);
 
+// The same over a whole tile, for dot_integer: the scale of the integers that p becomes belongs to the tile, and the sums stay integers until its end.
+struct v_run {              // tokens that lie together in memory, a multiple of 16
+    const std::byte* v;
+    const std::byte* scales;
+    int32_t tokens;
+    prefetch_run prefetch;
+};
+struct pv_tile_args {
+    const float* p;         // [rows][p_stride]: the tokens of all runs, one after the other
+    int64_t p_stride;
+    int32_t rows;
+    const v_run* runs;      // [pieces], at most 8 with 128 tokens together
+    int32_t pieces;
+    int32_t page_tokens;
+    int32_t v_dim;
+    float* o;
+    int64_t o_stride;
+    const float* alpha;     // [rows]
+};
+
 struct attention_kernels {
-    qk_function qk[dtype_count][arithmetic_count];  // null where the target cannot
-    pv_function pv[dtype_count][arithmetic_count];
-    softmax_function softmax[arithmetic_count];     // by the arithmetic of P.V: how p is written
+    qk_function qk[kv_type_count][arithmetic_count];  // null where the target cannot
+    pv_function pv[kv_type_count][arithmetic_count];
+    // dot_integer: a row of q [k_dim as stored] into at most 4 k_dim bytes, and P.V. Null where the target cannot.
+    void (*quantise_q[kv_type_count])(const float* q, int32_t k_dim, std::byte* out);
+    void (*pv_integer[kv_type_count])(const pv_tile_args& args);
+    softmax_function softmax[arithmetic_count];     // by the arithmetic of P.V: how p is written (dot_integer: as fp32)
     // True if any of n values [n elements of the type] is Inf or NaN.
     bool (*non_finite[dtype_count])(const std::byte* values, int64_t n);
     // total[i] = total[i] * a + part[i] * b

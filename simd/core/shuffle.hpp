@@ -120,6 +120,8 @@ ROPEWALK_INLINE vf load_as(const void* p) {
         return load_bf16(p);
     } else if constexpr (type == fp16) {
         return load_fp16(p);
+    } else if constexpr (type == fp8) {
+        return load_fp8(p);
     } else {
         return vf::load_unaligned(static_cast<const float*>(p));
     }
@@ -130,6 +132,8 @@ ROPEWALK_INLINE void store_as(void* p, vf x) {
         store_bf16(p, x);
     } else if constexpr (type == fp16) {
         store_fp16(p, x);
+    } else if constexpr (type == fp8) {
+        store_fp8(p, x);
     } else {
         x.store_unaligned(static_cast<float*>(p));
     }

@@ -25,17 +25,22 @@
 #else
 #define ROPEWALK_HAS_BF16_DOT 0
 #endif
-// The targets with a bf16 dot are those with an int8 dot: VNNI on x86, dotprod on Arm.
-#define ROPEWALK_HAS_INT8_DOT ROPEWALK_HAS_BF16_DOT
-#if defined(__x86_64__)
-#define ROPEWALK_HAS_INT16_DOT 1
-#else
-#define ROPEWALK_HAS_INT16_DOT 0
-#endif
 #if defined(ROPEWALK_TARGET_AVX512) || defined(ROPEWALK_TARGET_AVX512_BF16)
 #define ROPEWALK_X86_512 1
 #else
 #define ROPEWALK_X86_512 0
+#endif
+
+// Integer dots of four bytes a word: bytes times bytes in one instruction (VNNI, sdot), or 16-bit pairs (pmaddwd).
+#if defined(ROPEWALK_TARGET_AVX512_BF16) || defined(ROPEWALK_TARGET_NEON_BF16)
+#define ROPEWALK_HAS_BYTE_DOT 1
+#else
+#define ROPEWALK_HAS_BYTE_DOT 0
+#endif
+#if defined(__x86_64__) || ROPEWALK_HAS_BYTE_DOT
+#define ROPEWALK_HAS_INTEGER_DOT 1
+#else
+#define ROPEWALK_HAS_INTEGER_DOT 0
 #endif
 
 namespace ropewalk::simd::ROPEWALK_TARGET {
@@ -90,6 +95,17 @@ ROPEWALK_INLINE vf maximum(vf a, vf b) {
     return vf(_mm256_max_ps(a, b));
 #else
     return vf(vmaxq_f32(a, b));
+#endif
+}
+
+// The smaller; numbers only.
+ROPEWALK_INLINE vf minimum(vf a, vf b) {
+#if ROPEWALK_X86_512
+    return vf(_mm512_min_ps(a, b));
+#elif defined(__x86_64__)
+    return vf(_mm256_min_ps(a, b));
+#else
+    return vf(vminq_f32(a, b));
 #endif
 }
 
@@ -198,6 +214,60 @@ ROPEWALK_INLINE void store_fp16(void* p, vf x) {
 #endif
 }
 
+// ---- 8-bit elements -------------------------------------------------------------------------------------------------------------------------
+
+// The low bytes of the words.
+ROPEWALK_INLINE void store_u8(void* p, vi words) {
+#if ROPEWALK_X86_512
+    _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(words));
+#elif defined(__x86_64__)
+    const __m256i bytes = _mm256_shuffle_epi8(words, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1, -1,
+                                                                     -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+    _mm_storel_epi64(static_cast<__m128i*>(p), _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
+#else
+    const uint16x4_t halves = vmovn_u32(vreinterpretq_u32_s32(words));
+    const uint8x8_t bytes = vmovn_u16(vcombine_u16(halves, halves));
+    const uint32_t word = vget_lane_u32(vreinterpret_u32_u8(bytes), 0);
+    std::memcpy(p, &word, sizeof word);
+#endif
+}
+
+// OCP E4M3 by way of fp16, which has one exponent bit more and a bias that is 8 larger: sign-extend, shift the exponent into place, clear the copy of the
+// sign. Subnormals come out right because the fp16 conversion knows them. The NaN codes, which pages never hold, read as 480.
+ROPEWALK_INLINE vf load_fp8(const void* p) {
+#if ROPEWALK_X86_512
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p))), 7);
+    const vf small(_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(static_cast<int16_t>(0xbfff)))));
+#elif defined(__x86_64__)
+    const __m128i wide = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64(static_cast<const __m128i*>(p))), 7);
+    const vf small(_mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16(static_cast<int16_t>(0xbfff)))));
+#else
+    uint32_t word;
+    std::memcpy(&word, p, sizeof word);
+    const int16x4_t wide = vshl_n_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(word)))), 7);
+    const vf small(vcvt_f32_f16(vreinterpret_f16_u16(vand_u16(vreinterpret_u16_s16(wide), vdup_n_u16(0xbfff)))));
+#endif
+    return small * vf(256.0f);
+}
+// E4M3 in the low bytes, to nearest even; |x| <= 448. Below 2^-6 in units of 2^-9, which is the spacing of floats at 2^14.
+ROPEWALK_INLINE vi to_fp8_words(vf x) {
+    const vf magnitude = xsimd::abs(x);
+    const vi bits = as_int(magnitude);
+    const vi small = as_int(magnitude + vf(16384.0f)) - vi(0x46800000);
+    const vi large = ((bits + (vi(0x7ffff) + ((bits >> 20) & vi(1)))) >> 20) - vi(960);
+    const vi code = as_int(select(magnitude < vf(0x1p-6f), as_float(small), as_float(large)));
+    return code | ((as_int(x) >> 24) & vi(0x80));
+}
+ROPEWALK_INLINE void store_fp8(void* p, vf x) { store_u8(p, to_fp8_words(x)); }
+
+// The nearest integer, to nearest even; |x| < 2^22.
+ROPEWALK_INLINE vi nearest(vf x) { return as_int(x + vf(12582912.0f)) - vi(0x4b400000); }
+
+// Element e of words of int8 (4, signed) or int4 (8, codes 0 .. 15: low nibbles of the bytes first).
+ROPEWALK_INLINE vi int8_element(vi words, int e) { return e == 3 ? words >> 24 : (words << (24 - 8 * e)) >> 24; }
+ROPEWALK_INLINE vi int4_element(vi words, int e) { return (words >> (e % 4 * 8 + e / 4 * 4)) & vi(15); }
+ROPEWALK_INLINE vf to_float(vi x) { return xsimd::to_float(x); }
+
 // ---- bf16 pair dot --------------------------------------------------------------------------------------------------------------------------
 
 #if ROPEWALK_HAS_BF16_DOT
@@ -223,26 +293,47 @@ ROPEWALK_INLINE void store_bf16_native(void* p, vf x) {
 
 // ---- integer dots ---------------------------------------------------------------------------------------------------------------------------
 
-#if ROPEWALK_HAS_INT16_DOT
-// acc + a.even * b.even + a.odd * b.odd for every word of two int16, modulo 2^32. Two instructions where there is no VNNI.
-ROPEWALK_INLINE vi dot_int16_pairs(vi acc, vi a, vi b) {
-#if defined(ROPEWALK_TARGET_AVX512_BF16)
-    return vi(_mm512_dpwssd_epi32(acc, a, b));
-#elif ROPEWALK_X86_512
-    return vi(_mm512_add_epi32(acc, _mm512_madd_epi16(a, b)));
-#else
-    return vi(_mm256_add_epi32(acc, _mm256_madd_epi16(a, b)));
-#endif
-}
-#endif
-
-#if ROPEWALK_HAS_INT8_DOT
-// acc + the sum of four products of bytes for every word, modulo 2^32. b is signed; a is unsigned on x86 and signed on Arm: 0 to 127 does for both.
-ROPEWALK_INLINE vi dot_int8_quads(vi acc, vi a, vi b) {
+#if ROPEWALK_HAS_BYTE_DOT
+// acc + the four products of each word: unsigned a times signed b on x86, signed times signed on Arm.
+ROPEWALK_INLINE vi dot_bytes(vi acc, vi a, vi b) {
 #if defined(__x86_64__)
     return vi(_mm512_dpbusd_epi32(acc, a, b));
 #else
     return vi(vdotq_s32(acc, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b)));
+#endif
+}
+#elif ROPEWALK_HAS_INTEGER_DOT
+#if ROPEWALK_X86_512
+#define ROPEWALK_X86_OP(name) _mm512_##name
+#else
+#define ROPEWALK_X86_OP(name) _mm256_##name
+#endif
+// Signed 16-bit pairs: a.low * b.low + a.high * b.high in every word.
+ROPEWALK_INLINE vi multiply_pairs(vi a, vi b) { return vi(ROPEWALK_X86_OP(madd_epi16)(a, b)); }
+// Unsigned bytes of a times signed bytes of b, neighbours added, as 16-bit halves of the word; the sums must fit.
+ROPEWALK_INLINE vi multiply_bytes(vi a, vi b) { return vi(ROPEWALK_X86_OP(maddubs_epi16)(a, b)); }
+ROPEWALK_INLINE vi add_halves(vi a, vi b) { return vi(ROPEWALK_X86_OP(add_epi16)(a, b)); }
+// Bytes 0 and 2, or 1 and 3, of every word as signed halves.
+ROPEWALK_INLINE vi even_bytes(vi x) { return vi(ROPEWALK_X86_OP(srai_epi16)(ROPEWALK_X86_OP(slli_epi16)(x, 8), 8)); }
+ROPEWALK_INLINE vi odd_bytes(vi x) { return vi(ROPEWALK_X86_OP(srai_epi16)(x, 8)); }
+// 0 2 1 3 of every four lanes.
+ROPEWALK_INLINE vi swap_middle(vi x) {
+#if ROPEWALK_X86_512
+    return vi(_mm512_shuffle_epi32(x, static_cast<_MM_PERM_ENUM>(0xd8)));
+#else
+    return vi(_mm256_shuffle_epi32(x, 0xd8));
+#endif
+}
+#undef ROPEWALK_X86_OP
+#endif
+
+#if defined(__x86_64__)
+// acc + a.low * b.low + a.high * b.high for every word of two int16, modulo 2^32. Two instructions where there is no VNNI.
+ROPEWALK_INLINE vi dot_pairs(vi acc, vi a, vi b) {
+#if ROPEWALK_HAS_BYTE_DOT
+    return vi(_mm512_dpwssd_epi32(acc, a, b));
+#else
+    return acc + multiply_pairs(a, b);
 #endif
 }
 #endif

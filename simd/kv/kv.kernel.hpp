@@ -42,26 +42,145 @@ void store_row(const float* row, void* target, int64_t n) {
     convert<fp32, type>(row, static_cast<storage<type>*>(target), n);
 }
 
+// A row as vectors, zero from its end to the next multiple of 32.
+class padded_row {
+public:
+    padded_row() = default;
+    ROPEWALK_INLINE padded_row(const float* row, int32_t n) : row_(row), whole_(n / panel * panel) {
+        std::memset(tail_, 0, sizeof tail_);
+        if (n != whole_) std::memcpy(tail_, row + whole_, static_cast<std::size_t>(n - whole_) * sizeof(float));
+    }
+    ROPEWALK_INLINE vf at(int32_t d) const { return load(d < whole_ ? row_ + d : tail_ + (d - whole_)); }
+
+private:
+    const float* row_;
+    int32_t whole_;
+    float tail_[2 * panel];
+};
+
+// ---- quantisation --------------------------------------------------------------------------------------------------------------------------
+
+ROPEWALK_INLINE bool finite(float x) { return x * 0.0f == 0.0f; }
+
+// A row on its way into a page: values(d) are what store_as takes, codes(d) the element's bits in the low end of each word, of dims d .. d + lanes - 1.
+template <int type>
+class page_row {
+public:
+    page_row() = default;
+    ROPEWALK_INLINE page_row(const float* row, int32_t n) : row_(row, n) {
+        if constexpr (token_scaled(type)) find_scale(n);
+    }
+    ROPEWALK_INLINE vf values(int32_t d) const {
+        if constexpr (token_scaled(type)) return finite_ ? row_.at(d) * vf(inverse_) : zero();
+        return row_.at(d);
+    }
+    ROPEWALK_INLINE vi codes(int32_t d) const {
+        if constexpr (type == int8) return nearest(values(d)) & vi(0xff);
+        return to_bf16_words(values(d));
+    }
+    ROPEWALK_INLINE float scale() const { return scale_; }
+
+private:
+    void find_scale(int32_t n) {
+        constexpr auto most = static_cast<float>(largest_code(type));
+        vf largest = zero(), sum = zero();
+        for (int32_t d = 0; d < n; d += lanes) {
+            largest = maximum(xsimd::abs(row_.at(d)), largest);
+            sum = fmadd(row_.at(d), zero(), sum);  // NaN if one is Inf or NaN
+        }
+        const float magnitude = reduce_maximum(largest);
+        finite_ = xsimd::all(sum == sum);
+        scale_ = !finite_ ? __builtin_nanf("") : magnitude < 0x1p-100f ? 0.0f : magnitude / most;
+        inverse_ = finite_ && magnitude >= 0x1p-100f ? most / magnitude : 0.0f;
+    }
+
+    padded_row row_;
+    float scale_, inverse_;
+    bool finite_;
+};
+
+inline constexpr int32_t most_groups = 1024 / scale_group;
+
+template <>
+class page_row<int4> {
+public:
+    page_row() = default;
+    page_row(const float* row, int32_t n) : row_(row, n), dims_(n) {
+        alignas(64) float lowest[most_groups] = {}, highest[most_groups] = {};
+        for (int32_t g = 0; g * scale_group < n; ++g) find_range(row + g * scale_group, n - g * scale_group, lowest[g], highest[g]);
+        for (int32_t g = 0; g * scale_group < n; g += lanes) {
+            store_fp16(scale_ + g, (load(highest + g) - load(lowest + g)) / vf(15.0f));
+            const vf scale = load_fp16(scale_ + g);
+            store_fp16(mid_ + g, fmadd(scale, vf(8.0f), load(lowest + g) + zero()));  // + 0: no negative zero
+            store(mid_value_ + g, load_fp16(mid_ + g));
+            store(inverse_ + g, select(scale > zero(), vf(1.0f) / scale, zero()));
+            store(highest + g, scale);
+        }
+        for (int32_t g = 0; g * scale_group < n; ++g) {
+            finite_[g] = finite(highest[g]) && finite(mid_value_[g]);
+            if (!finite_[g]) scale_[g] = mid_[g] = 0x7e00;
+        }
+    }
+    ROPEWALK_INLINE vi codes(int32_t d) const {
+        const int32_t g = d / scale_group;
+        if (!finite_[g]) return vi(8);
+        const vf mid(mid_value_[g]);
+        vf x = row_.at(d);
+        if (d + lanes > dims_) x = select(iota() + vf(static_cast<float>(d)) < vf(static_cast<float>(dims_)), x, mid);
+        return xsimd::min(xsimd::max(nearest((x - mid) * vf(inverse_[g])) + vi(8), vi(0)), vi(15));
+    }
+    const uint16_t* scales() const { return scale_; }
+    const uint16_t* mids() const { return mid_; }
+
+private:
+    // Of the first n values, at most a group; NaN if one is Inf or NaN.
+    static void find_range(const float* x, int32_t n, float& lowest, float& highest) {
+        if (n > scale_group) n = scale_group;
+        vf low(x[0]), high(x[0]), sum = zero();
+        int32_t i = 0;
+        for (; i + lanes <= n; i += lanes) {
+            low = minimum(load(x + i), low);
+            high = maximum(load(x + i), high);
+            sum = fmadd(load(x + i), zero(), sum);
+        }
+        for (; i < n; ++i) {
+            low = minimum(vf(x[i]), low);
+            high = maximum(vf(x[i]), high);
+            sum = fmadd(vf(x[i]), zero(), sum);
+        }
+        lowest = -reduce_maximum(zero() - low);
+        highest = xsimd::all(sum == sum) ? reduce_maximum(high) : __builtin_nanf("");
+    }
+
+    padded_row row_;
+    int32_t dims_;
+    uint16_t scale_[most_groups], mid_[most_groups];
+    float inverse_[most_groups], mid_value_[most_groups];
+    bool finite_[most_groups];
+};
+
 // ---- K: tokens in lanes --------------------------------------------------------------------------------------------------------------------
 
-// Bytes of one step of a panel: [16 tokens][g].
+// Types whose words are moved as they are; the others are moved as fp32 and narrowed at the end.
 template <int type>
-inline constexpr int32_t step_bytes = word_elements(type) * type_bytes(type) * panel;
+inline constexpr bool moves_words = type == fp32 || word_elements(type) > 1;
+template <int type>
+inline constexpr int32_t word_bytes = word_elements(type) * type_bits(type) / 8;
 
-// One step's tokens of a panel: words of fp32 or of two bf16 as they are, fp16 narrowed from fp32.
+// One step's tokens of a panel.
 template <int type>
 ROPEWALK_INLINE void store_step(std::byte* step, int vector, vi words) {
-    if constexpr (type == fp16) {
-        store_fp16(step + vector * lanes * 2, as_float(words));
-    } else {
+    if constexpr (moves_words<type>) {
         store_words(step + vector * lanes * 4, words);
+    } else {
+        store_as<type>(step + vector * lanes * word_bytes<type>, as_float(words));
     }
 }
 
-// 16 rows of `steps` words, row_stride words apart, become `steps` steps of a panel. Rows hold at least `lanes` words; of those beyond `steps`,
+// 16 rows of `steps` words, row_stride words apart, become steps first_step .. of a panel. Rows hold at least `lanes` words; of those beyond `steps`,
 // if any, nothing is stored. The last square overlaps the one before.
 template <int type>
-ROPEWALK_INLINE void transpose_rows(const void* rows, int64_t row_stride, int32_t steps, std::byte* out) {
+ROPEWALK_INLINE void transpose_rows(const void* rows, int64_t row_stride, int32_t steps, std::byte* out, int32_t first_step) {
     const auto* words = static_cast<const std::byte*>(rows);
     const int32_t stored = steps < lanes ? steps : lanes;
     for (int32_t j = 0; j < steps; j += lanes) {
@@ -71,10 +190,10 @@ ROPEWALK_INLINE void transpose_rows(const void* rows, int64_t row_stride, int32_
             for (int i = 0; i < lanes; ++i) square[i] = load_words(words + ((vector * lanes + i) * row_stride + at) * 4);
             transpose(square);
             if (stored == lanes) {
-                for (int i = 0; i < lanes; ++i) store_step<type>(out + (at + i) * step_bytes<type>, vector, square[i]);
+                for (int i = 0; i < lanes; ++i) store_step<type>(out + k_step_offset(type, first_step + at + i), vector, square[i]);
             } else {
                 for (int i = 0; i < lanes; ++i) {
-                    if (i < stored) store_step<type>(out + (at + i) * step_bytes<type>, vector, square[i]);
+                    if (i < stored) store_step<type>(out + k_step_offset(type, first_step + at + i), vector, square[i]);
                 }
             }
         }
@@ -84,55 +203,94 @@ ROPEWALK_INLINE void transpose_rows(const void* rows, int64_t row_stride, int32_
 // Elements of a row that are converted before they are moved: 16 rows of them take 4 KiB as bf16.
 inline constexpr int32_t chunk_elements = 128;
 
+// Dims d .. d + n - 1 of a row as they lie in a page's words, one after the other; `out` has room for n rounded up to 16 elements.
 template <int type>
-void pack_panel(const float* rows, int64_t row_stride, int32_t k_dim, std::byte* out) {
-    if (type != bf16 && k_dim >= lanes) return transpose_rows<type>(rows, row_stride, k_dim, out);
-    constexpr int32_t g = word_elements(type);
-    for (int32_t d = 0; d < k_dim; d += chunk_elements) {
-        constexpr int32_t held = type == bf16 ? bf16 : fp32;               // fp16 is narrowed after the transpose
-        constexpr int32_t copied = type == bf16 ? chunk_elements : lanes;  // of the others only rows below a vector come here
-        const int32_t n = k_dim - d < copied ? k_dim - d : copied;
-        storage<held> copy[panel][copied];
-        for (int32_t row = 0; row < panel; ++row) {
-            if (n < copied) std::memset(copy[row], 0, sizeof copy[row]);
-            convert<fp32, held>(rows + row * row_stride + d, copy[row], n);
+ROPEWALK_INLINE void encode(const page_row<type>& row, int32_t d, int32_t n, std::byte* out) {
+    if constexpr (type == int8) {
+        for (int32_t i = 0; i < n; i += lanes) store_u8(out + i, row.codes(d + i));
+    } else if constexpr (type == int4) {
+        std::byte codes[chunk_elements];
+        for (int32_t i = 0; i < n; i += lanes) store_u8(codes + i, row.codes(d + i));
+        for (int32_t i = 0; i < n; i += 8) {
+            uint32_t low, high;
+            std::memcpy(&low, codes + i, 4);
+            std::memcpy(&high, codes + i + 4, 4);
+            low |= high << 4;
+            std::memcpy(out + i / 2, &low, 4);
         }
-        transpose_rows<type>(copy, copied / g, (n + g - 1) / g, out + d / g * step_bytes<type>);
+    } else {
+        for (int32_t i = 0; i < n; i += lanes) store_as<type>(out + i * word_bytes<type> / word_elements(type), row.values(d + i));
+    }
+}
+
+// The scales of one token of a K part.
+template <int type>
+ROPEWALK_INLINE void store_k_scales(const page_row<type>& row, int32_t stored, const kv_part& part, int32_t token) {
+    if constexpr (type == int4) {
+        std::byte* line = part.elements + token / panel * panel_bytes(type, stored) + int4_scale_offset;
+        for (int32_t g = 0; g < stored / scale_group; ++g, line += int4_scale_offset + 64) {
+            std::memcpy(line + token % panel * 2, row.scales() + g, 2);
+            std::memcpy(line + (panel + token % panel) * 2, row.mids() + g, 2);
+        }
+    } else if constexpr (token_scaled(type)) {
+        reinterpret_cast<float*>(part.scales)[token] = row.scale();
+    }
+}
+
+template <int type>
+void pack_panel(const float* rows, int64_t row_stride, int32_t k_dim, const kv_part& part, int32_t token) {
+    const int32_t stored = stored_k_dim(type, k_dim);
+    std::byte* out = part.elements + token / panel * panel_bytes(type, stored);
+    if constexpr (type == fp32 || type == fp16) {
+        if (k_dim >= lanes) return transpose_rows<type>(rows, row_stride, k_dim, out, 0);
+    }
+    constexpr int32_t g = moves_words<type> ? word_elements(type) : 1;
+    constexpr int held = moves_words<type> ? type : fp32;
+    page_row<type> page_rows[panel];
+    for (int32_t row = 0; row < panel; ++row) {
+        page_rows[row] = page_row<type>(rows + row * row_stride, k_dim);
+        store_k_scales<type>(page_rows[row], stored, part, token + row);
+    }
+    for (int32_t d = 0; d < stored; d += chunk_elements) {
+        alignas(64) std::byte copy[panel][chunk_elements / g * 4];
+        const int32_t n = stored - d < chunk_elements ? stored - d : chunk_elements;
+        for (int32_t row = 0; row < panel; ++row) {
+            if (n < chunk_elements) std::memset(copy[row], 0, sizeof copy[row]);
+            if constexpr (held == type) {
+                encode<type>(page_rows[row], d, n, copy[row]);
+            } else {
+                for (int32_t i = 0; i < n; i += lanes) store(reinterpret_cast<float*>(copy[row]) + i, page_rows[row].values(d + i));
+            }
+        }
+        transpose_rows<type>(copy, chunk_elements / g, (n + g - 1) / g, out, d / g);
     }
 }
 
 // One token: a word of every step.
 template <int type>
-void pack_token(const float* row, int32_t k_dim, std::byte* out, int32_t lane) {
+void pack_token(const float* row, int32_t k_dim, const kv_part& part, int32_t token) {
     constexpr int32_t g = word_elements(type);
-    constexpr std::size_t word = static_cast<std::size_t>(g) * type_bytes(type);
-    out += static_cast<std::size_t>(lane) * word;
-    for (int32_t d = 0; d < k_dim; d += chunk_elements) {
-        const int32_t n = k_dim - d < chunk_elements ? k_dim - d : chunk_elements;
-        storage<type> copy[chunk_elements];
-        const storage<type>* from = copy;
-        if constexpr (type == fp32) {
-            from = row + d;
-        } else {
-            if (n % g != 0) copy[n] = 0;
-            convert<fp32, type>(row + d, copy, n);
-        }
-        for (int32_t j = 0; j < n; j += g) std::memcpy(out + (d + j) / g * step_bytes<type>, from + j, word);
+    const int32_t stored = stored_k_dim(type, k_dim);
+    const page_row<type> page(row, k_dim);
+    store_k_scales<type>(page, stored, part, token);
+    std::byte* out = part.elements + token / panel * panel_bytes(type, stored) + token % panel * word_bytes<type>;
+    for (int32_t d = 0; d < stored; d += chunk_elements) {
+        const int32_t n = stored - d < chunk_elements ? stored - d : chunk_elements;
+        alignas(64) std::byte copy[chunk_elements / g * word_bytes<type>];
+        encode<type>(page, d, n, copy);
+        for (int32_t j = 0; j < n / g; ++j) std::memcpy(out + k_step_offset(type, d / g + j), copy + j * word_bytes<type>, word_bytes<type>);
     }
 }
 
 template <int type>
-void pack_k(const float* rows, int64_t row_stride, int32_t k_dim, std::byte* k_part, int32_t first, int32_t count) {
-    constexpr int32_t g = word_elements(type);
-    const int64_t panel_bytes = int64_t{(k_dim + g - 1) / g} * step_bytes<type>;
+void pack_k(const float* rows, int64_t row_stride, int32_t k_dim, const kv_part& part, int32_t first, int32_t count) {
     for (int32_t token = first; token < first + count;) {
-        std::byte* out = k_part + token / panel * panel_bytes;
         const float* row = rows + (token - first) * row_stride;
         if (token % panel == 0 && first + count - token >= panel) {
-            pack_panel<type>(row, row_stride, k_dim, out);
+            pack_panel<type>(row, row_stride, k_dim, part, token);
             token += panel;
         } else {
-            pack_token<type>(row, k_dim, out, token % panel);
+            pack_token<type>(row, k_dim, part, token);
             ++token;
         }
     }
@@ -140,68 +298,89 @@ void pack_k(const float* rows, int64_t row_stride, int32_t k_dim, std::byte* k_p
 
 // ---- V: dims in lanes ----------------------------------------------------------------------------------------------------------------------
 
-// A row as vectors, zero from its end to the next multiple of 16.
-class padded_row {
-public:
-    ROPEWALK_INLINE padded_row(const float* row, int32_t n) : row_(row), whole_(n / panel * panel) {
-        if (n == whole_) return;
-        std::memset(tail_, 0, sizeof tail_);
-        std::memcpy(tail_, row + whole_, static_cast<std::size_t>(n - whole_) * sizeof(float));
-    }
-    ROPEWALK_INLINE vf at(int32_t d) const { return load(d < whole_ ? row_ + d : tail_ + (d - whole_)); }
-
-private:
-    const float* row_;
-    int32_t whole_;
-    float tail_[panel];
-};
-
 // Two tokens that fill their words.
-void pack_v_words(const float* even_row, const float* odd_row, int32_t v_dim, std::byte* out) {
+void pack_v_pair(const float* even_row, const float* odd_row, int32_t v_dim, std::byte* out) {
     const padded_row even(even_row, v_dim), odd(odd_row, v_dim);
     for (int32_t d = 0; d < v_dim; d += panel) {
         for (int32_t i = d; i < d + panel; i += lanes) store_words(out + i * 4, join_bf16(even.at(i), odd.at(i)));
     }
 }
 
-// One token: its half of every word; the partner keeps its own.
-void pack_v_half(const float* token_row, int32_t v_dim, std::byte* out, bool odd) {
-    const padded_row row(token_row, v_dim);
-    const vi partner(static_cast<int32_t>(odd ? 0x0000ffffu : 0xffff0000u));
-    for (int32_t d = 0; d < v_dim; d += panel) {
-        for (int32_t i = d; i < d + panel; i += lanes) {
-            const vi own = odd ? to_bf16_words(row.at(i)) << 16 : to_bf16_words(row.at(i));
-            store_words(out + i * 4, (load_words(out + i * 4) & partner) | own);
+// Where element e of a word lies in it.
+template <int type>
+constexpr int32_t element_shift(int32_t e) {
+    return type == int4 ? e % 4 * 8 + e / 4 * 4 : e * type_bits(type);
+}
+
+template <int type>
+ROPEWALK_INLINE void store_v_scales(const page_row<type>& row, int32_t stored, const kv_part& part, int32_t token) {
+    if constexpr (type == int4) {
+        const int32_t groups = stored / scale_group;
+        auto* scales = reinterpret_cast<uint16_t*>(part.scales) + token;
+        for (int32_t g = 0; g < groups; ++g) {
+            scales[g * part.page_tokens] = row.scales()[g];
+            scales[(groups + g) * part.page_tokens] = row.mids()[g];
         }
+    } else if constexpr (token_scaled(type)) {
+        reinterpret_cast<float*>(part.scales)[token] = row.scale();
+    }
+}
+
+// Tokens of one word: their elements; the partners keep their own.
+template <int type>
+void pack_v_word(const float* rows, int64_t row_stride, int32_t v_dim, const kv_part& part, int32_t first, int32_t count) {
+    constexpr int32_t g = word_elements(type);
+    const int32_t stored = stored_v_dim(type, v_dim);
+    page_row<type> page_rows[g];
+    uint32_t own = 0;
+    for (int32_t i = 0; i < count; ++i) {
+        page_rows[i] = page_row<type>(rows + i * row_stride, v_dim);
+        store_v_scales<type>(page_rows[i], stored, part, first + i);
+        own |= ((1u << type_bits(type)) - 1) << element_shift<type>((first + i) % g);
+    }
+    std::byte* out = part.elements + first / g * (int64_t{stored} * 4);
+    for (int32_t d = 0; d < stored; d += lanes) {
+        vi words = load_words(out + d * 4) & vi(static_cast<int32_t>(~own));
+        for (int32_t i = 0; i < count; ++i) words = words | page_rows[i].codes(d) << element_shift<type>((first + i) % g);
+        store_words(out + d * 4, words);
     }
 }
 
 template <int type>
-void pack_v(const float* rows, int64_t row_stride, int32_t v_dim, std::byte* v_part, int32_t first, int32_t count) {
-    const int64_t line_bytes = int64_t{(v_dim + panel - 1) / panel} * panel * word_elements(type) * type_bytes(type);
-    for (int32_t token = first; token < first + count; ++token) {
-        std::byte* out = v_part + token / word_elements(type) * line_bytes;
+void pack_v(const float* rows, int64_t row_stride, int32_t v_dim, const kv_part& part, int32_t first, int32_t count) {
+    constexpr int32_t g = word_elements(type);
+    const int32_t stored = stored_v_dim(type, v_dim), end = first + count;
+    for (int32_t token = first; token < end;) {
         const float* row = rows + (token - first) * row_stride;
-        if constexpr (type != bf16) {
-            const padded_row padded(row, v_dim);
-            for (int32_t d = 0; d < v_dim; d += panel) {
-                for (int32_t i = d; i < d + panel; i += lanes) store_as<type>(out + i * type_bytes(type), padded.at(i));
-            }
-        } else if (token % 2 == 0 && token + 1 < first + count) {
-            pack_v_words(row, row + row_stride, v_dim, out);
+        if constexpr (g == 1) {
+            const page_row<type> page(row, v_dim);
+            store_v_scales<type>(page, stored, part, token);
+            std::byte* out = part.elements + token * (int64_t{stored} * word_bytes<type>);
+            for (int32_t d = 0; d < stored; d += lanes) store_as<type>(out + d * word_bytes<type>, page.values(d));
             ++token;
         } else {
-            pack_v_half(row, v_dim, out, token % 2 != 0);
+            const int32_t next = (token / g + 1) * g, together = (next < end ? next : end) - token;
+            if (type == bf16 && together == g) {
+                pack_v_pair(row, row + row_stride, v_dim, part.elements + token / g * (int64_t{stored} * 4));
+            } else {
+                pack_v_word<type>(row, row_stride, v_dim, part, token, together);
+            }
+            token += together;
         }
     }
 }
 
 template <int type>
-void fill_type(kv_kernels& table) {
-    table.load_row[type] = load_row<type>;
-    table.store_row[type] = store_row<type>;
+void fill_page_type(kv_kernels& table) {
     table.pack_k[type] = pack_k<type>;
     table.pack_v[type] = pack_v<type>;
+}
+
+template <int type>
+void fill_tensor_type(kv_kernels& table) {
+    table.load_row[type] = load_row<type>;
+    table.store_row[type] = store_row<type>;
+    fill_page_type<type>(table);
 }
 
 }  // namespace

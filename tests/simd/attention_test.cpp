@@ -51,25 +51,47 @@ protected:
     const kernel_table& reference = *kernels_of(target::scalar);
 };
 
+// A K part or V part of N(0, 1) data whose elements and scales end at pages without access.
+struct random_part {
+    test::guarded_buffer elements, scales;
+    int32_t page_tokens;
+
+    random_part(const kernel_table& reference, int type, bool keys, int32_t stored, int32_t tokens, std::mt19937& generator)
+        : elements(static_cast<std::size_t>(keys ? tokens / panel * panel_bytes(type, stored) : v_bytes(type, stored, tokens))),
+          scales(static_cast<std::size_t>(keys ? k_scale_bytes(type, tokens) : v_scale_bytes(type, stored, tokens))),
+          page_tokens(tokens) {
+        std::normal_distribution<float> normal;
+        std::vector<float> rows(static_cast<std::size_t>(tokens * stored));
+        for (float& x : rows) x = normal(generator);
+        (keys ? reference.kv.pack_k : reference.kv.pack_v)[type](rows.data(), stored, stored, {elements.data(), scales.data(), tokens}, 0, tokens);
+    }
+};
+
 // A score is a chain of k_dim FMAs of N(0, 1) data: k_dim roundings, each half an eps of a partial sum of at most 4.5 sqrt(k_dim), that add up like a random
 // walk: 4.5 * eps / 2 * k_dim.
 TEST_P(attention_kernels_test, qk_equals_reference) {
     const uint32_t seed = 1;
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 generator(seed);
-    for (int type = 0; type < dtype_count; ++type) {
-        for (const int32_t k_dim : {2, 40, 64, 128, 576}) {
+    for (int type = 0; type < kv_type_count; ++type) {
+        for (const int32_t dim : {2, 40, 64, 128, 576}) {
+            const int32_t k_dim = stored_k_dim(type, dim);
             for (const int32_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 17, 40}) {
                 for (const int32_t panels : {1, 3, 4}) {
                     if (k_dim > 128 && rows > 17) continue;
-                    const elements q(fp32, rows * int64_t{k_dim}, generator), k(type, int64_t{panels} * panel * k_dim, generator);
+                    const elements q(fp32, rows * int64_t{k_dim}, generator);
+                    const random_part k(reference, type, true, k_dim, panels * panel, generator);
                     const int64_t stride = panels * panel + 3;
                     std::vector<float> got(static_cast<std::size_t>(rows * stride), canary), expected = got;
                     const std::vector<std::byte> next(64 * 100);
-                    kernels.attention.qk[type][fma_fp32]({q.data, k_dim, rows, k_dim, k.data, panels, got.data(), stride, {next.data(), 100}});
-                    reference.attention.qk[type][fma_fp32]({q.data, k_dim, rows, k_dim, k.data, panels, expected.data(), stride, {}});
+                    const auto* scales = k.scales.as<float>();
+                    kernels.attention.qk[type][fma_fp32](
+                        {q.data, k_dim, rows, k_dim, k.elements.data(), scales, panels, got.data(), stride, {next.data(), 100}});
+                    reference.attention.qk[type][fma_fp32](
+                        {q.data, k_dim, rows, k_dim, k.elements.data(), scales, panels, expected.data(), stride, {}});
                     for (std::size_t i = 0; i < got.size(); ++i) {
-                        ASSERT_NEAR(got[i], expected[i], 2.25 * eps * (k_dim + 2)) << "type " << type << " k_dim " << k_dim << " rows " << rows << " panels " << panels << " at " << i;
+                        ASSERT_NEAR(got[i], expected[i], 2.25 * eps * (k_dim + 2))
+                            << "type " << type << " k_dim " << k_dim << " rows " << rows << " panels " << panels << " at " << i;
                     }
                 }
             }
@@ -81,21 +103,30 @@ TEST_P(attention_kernels_test, pv_equals_reference) {
     const uint32_t seed = 2;
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 generator(seed);
-    for (int type = 0; type < dtype_count; ++type) {
-        for (const int32_t v_dim : {16, 48, 128, 512}) {
+    constexpr int32_t page_tokens = 128;
+    for (int type = 0; type < kv_type_count; ++type) {
+        for (const int32_t dim : {16, 48, 128, 512}) {
+            const int32_t v_dim = stored_v_dim(type, dim);
             for (const int32_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 12, 17, 24}) {
-                for (const int32_t tokens : {2, 30, 128}) {
-                    const elements p(fp32, int64_t{rows} * 128, generator), v(type, int64_t{tokens} * v_dim, generator);
-                    const elements alpha(fp32, rows, generator);
+                const random_part v(reference, type, false, v_dim, page_tokens, generator);
+                for (const int32_t wanted : {2, 30, 128}) {
+                    const int32_t tokens = (wanted + word_elements(type) - 1) / word_elements(type) * word_elements(type);
+                    const int32_t skipped = page_tokens - tokens;  // the last tokens of the page: a read beyond them faults
+                    const elements p(fp32, int64_t{rows} * 128, generator), alpha(fp32, rows, generator);
                     const int64_t stride = v_dim + 5;
                     std::vector<float> got(static_cast<std::size_t>(rows * stride), 0.5f), expected = got;
+                    const std::byte* from = v.elements.data() + v_bytes(type, v_dim, skipped);
+                    const std::byte* scales = v.scales.data() + skipped * v_scale_step(type);
                     for (const bool scaled : {true, false}) {
                         const auto* factor = scaled ? reinterpret_cast<const float*>(alpha.data) : nullptr;
-                        kernels.attention.pv[type][fma_fp32]({p.data, 128, rows, tokens, v.data, v_dim, got.data(), stride, factor, {}});
-                        reference.attention.pv[type][fma_fp32]({p.data, 128, rows, tokens, v.data, v_dim, expected.data(), stride, factor, {}});
+                        kernels.attention.pv[type][fma_fp32](
+                            {p.data, 128, rows, tokens, from, scales, page_tokens, v_dim, got.data(), stride, factor, {}});
+                        reference.attention.pv[type][fma_fp32](
+                            {p.data, 128, rows, tokens, from, scales, page_tokens, v_dim, expected.data(), stride, factor, {}});
                     }
                     for (std::size_t i = 0; i < got.size(); ++i) {
-                        ASSERT_NEAR(got[i], expected[i], 1e-6 * (tokens + 4)) << "type " << type << " v_dim " << v_dim << " rows " << rows << " tokens " << tokens << " at " << i;
+                        ASSERT_NEAR(got[i], expected[i], 1e-6 * (tokens + 4))
+                            << "type " << type << " v_dim " << v_dim << " rows " << rows << " tokens " << tokens << " at " << i;
                     }
                 }
             }
@@ -157,13 +188,136 @@ TEST_P(attention_kernels_test, bf16_dot_is_exact_on_integers) {
             for (auto& x : kv) x = float_to_bf16(static_cast<float>(digit(generator)));
             std::vector<float> got(static_cast<std::size_t>(rows * 128)), expected = got;
             const auto* part = reinterpret_cast<const std::byte*>(kv.data());
-            kernels.attention.qk[bf16][dot_bf16]({q16.data(), 128, rows, dim, part, panels, got.data(), 128, {}});
-            reference.attention.qk[bf16][fma_fp32]({q32.data(), 128, rows, dim, part, panels, expected.data(), 128, {}});
+            kernels.attention.qk[bf16][dot_bf16]({q16.data(), 128, rows, dim, part, nullptr, panels, got.data(), 128, {}});
+            reference.attention.qk[bf16][fma_fp32]({q32.data(), 128, rows, dim, part, nullptr, panels, expected.data(), 128, {}});
             ASSERT_EQ(got, expected);
-            kernels.attention.pv[bf16][dot_bf16]({q16.data(), 128, rows, panels * panel, part, dim, got.data(), 128, nullptr, {}});
-            reference.attention.pv[bf16][fma_fp32]({q32.data(), 128, rows, panels * panel, part, dim, expected.data(), 128, nullptr, {}});
+            kernels.attention.pv[bf16][dot_bf16]({q16.data(), 128, rows, panels * panel, part, nullptr, 64, dim, got.data(), 128, nullptr, {}});
+            reference.attention.pv[bf16][fma_fp32]({q32.data(), 128, rows, panels * panel, part, nullptr, 64, dim, expected.data(), 128, nullptr, {}});
             ASSERT_EQ(got, expected);
         }
+    }
+}
+
+// ---- integer dots -------------------------------------------------------------------------------------------------------------------------------
+
+// Whole numbers whose scales are 1: every sum is exact, so the integer dots must give the reference's numbers.
+struct whole_rows {
+    std::vector<float> values;
+    int32_t dim;
+
+    // Each row (int4: each group of 32) holds lowest and highest.
+    whole_rows(int32_t rows, int32_t dim_, int32_t group, int lowest, int highest, std::mt19937& generator)
+        : values(static_cast<std::size_t>(rows * dim_)), dim(dim_) {
+        std::uniform_int_distribution<int> digit(lowest, highest);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            const int at = static_cast<int>(i) % dim % group;
+            values[i] = static_cast<float>(at == 0 ? highest : at == 1 ? lowest : digit(generator));
+        }
+    }
+};
+
+struct integer_case {
+    int type, lowest, highest;  // of keys and values
+    int q_most, p_most;
+};
+#if defined(__x86_64__)
+constexpr int p8_most = 255;  // unsigned there
+#else
+constexpr int p8_most = 127;
+#endif
+constexpr integer_case integer_cases[] = {{int8, -127, 127, 32512, 32512}, {int4, -8, 7, 127, p8_most}};
+
+TEST_P(attention_kernels_test, integer_qk_is_exact_on_integers) {
+    std::mt19937 generator(6);
+    for (const integer_case& c : integer_cases) {
+        if (kernels.attention.qk[c.type][dot_integer] == nullptr) GTEST_SKIP() << "no integer dots on this target";
+        for (const int32_t k_dim : {32, 64, 128, 512}) {
+            for (const int32_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 30}) {
+                constexpr int32_t panels = 3;
+                const whole_rows k(panels * panel, k_dim, c.type == int4 ? scale_group : k_dim, c.lowest, c.highest, generator),
+                    q(rows, k_dim, k_dim, -c.q_most, c.q_most, generator);
+                const random_part part(reference, c.type, true, k_dim, panels * panel, generator);
+                kernels.kv.pack_k[c.type](k.values.data(), k_dim, k_dim, {part.elements.data(), part.scales.data(), panels * panel}, 0, panels * panel);
+                const test::guarded_buffer codes(static_cast<std::size_t>(rows * k_dim * 4));
+                for (int32_t r = 0; r < rows; ++r) kernels.attention.quantise_q[c.type](q.values.data() + r * k_dim, k_dim, codes.data() + r * k_dim * 4);
+                std::vector<float> got(static_cast<std::size_t>(rows * panels * panel)), expected = got;
+                const auto* scales = part.scales.as<float>();
+                kernels.attention.qk[c.type][dot_integer](
+                    {codes.data(), k_dim * 4, rows, k_dim, part.elements.data(), scales, panels, got.data(), panels * panel, {}});
+                reference.attention.qk[c.type][fma_fp32](
+                    {q.values.data(), k_dim, rows, k_dim, part.elements.data(), scales, panels, expected.data(), panels * panel, {}});
+                ASSERT_EQ(got, expected) << "type " << c.type << " k_dim " << k_dim << " rows " << rows;
+            }
+        }
+    }
+}
+
+TEST_P(attention_kernels_test, integer_pv_is_exact_on_integers) {
+    std::mt19937 generator(7);
+    constexpr int32_t page_tokens = 128;
+    for (const integer_case& c : integer_cases) {
+        if (kernels.attention.pv_integer[c.type] == nullptr) GTEST_SKIP() << "no integer dots on this target";
+        for (const int32_t v_dim : {32, 64, 128, 512}) {
+            for (const int32_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 30}) {
+                const whole_rows v(page_tokens, v_dim, c.type == int4 ? scale_group : v_dim, c.lowest, c.highest, generator),
+                    p(rows, page_tokens, page_tokens, 0, c.p_most, generator);
+                const random_part part(reference, c.type, false, v_dim, page_tokens, generator);
+                kernels.kv.pack_v[c.type](v.values.data(), v_dim, v_dim, {part.elements.data(), part.scales.data(), page_tokens}, 0, page_tokens);
+                const std::vector<float> alpha(static_cast<std::size_t>(rows), 0.5f);
+                const int64_t stride = v_dim + 3;
+                std::vector<float> got(static_cast<std::size_t>(rows * stride), 2.0f);
+                // The last 112 tokens in two runs.
+                const auto run = [&](int32_t first, int32_t tokens) {
+                    return v_run{part.elements.data() + v_bytes(c.type, v_dim, first), part.scales.data() + first * v_scale_step(c.type), tokens, {}};
+                };
+                const v_run runs[] = {run(16, 48), run(64, 64)};
+                kernels.attention.pv_integer[c.type]({p.values.data(), page_tokens, rows, runs, 2, page_tokens, v_dim, got.data(), stride, alpha.data()});
+                for (int32_t r = 0; r < rows; ++r) {
+                    for (int32_t d = 0; d < v_dim; ++d) {
+                        int64_t sum = 0;
+                        for (int32_t t = 0; t < 112; ++t) {
+                            sum += static_cast<int64_t>(p.values[static_cast<std::size_t>(r * page_tokens + t)]) *
+                                   static_cast<int64_t>(v.values[static_cast<std::size_t>((16 + t) * v_dim + d)]);
+                        }
+                        ASSERT_EQ(got[static_cast<std::size_t>(r * stride + d)], static_cast<float>(sum) + 1.0f)
+                            << "type " << c.type << " v_dim " << v_dim << " rows " << rows << " row " << r << " dim " << d;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// On any data the integers move q and p by up to half a step each: six standard deviations of the sum of so many.
+TEST_P(attention_kernels_test, integer_dots_are_near_fp32) {
+    std::mt19937 generator(8);
+    constexpr int32_t dim = 128, rows = 6, tokens = 128;
+    for (const integer_case& c : integer_cases) {
+        if (kernels.attention.pv_integer[c.type] == nullptr) GTEST_SKIP() << "no integer dots on this target";
+        const random_part k(reference, c.type, true, dim, tokens, generator), v(reference, c.type, false, dim, tokens, generator);
+        const elements q(fp32, rows * dim, generator), raw(fp32, rows * tokens, generator);
+        std::vector<float> p(static_cast<std::size_t>(rows * tokens)), got(static_cast<std::size_t>(rows * tokens), 0.0f), expected = got;
+        for (std::size_t i = 0; i < p.size(); ++i) p[i] = std::exp(-std::fabs(reinterpret_cast<const float*>(raw.data)[i]));
+        std::vector<std::byte> codes(rows * dim * 4);
+        const auto* queries = reinterpret_cast<const float*>(q.data);
+        for (int32_t r = 0; r < rows; ++r) kernels.attention.quantise_q[c.type](queries + r * dim, dim, codes.data() + r * dim * 4);
+        const auto* scales = k.scales.as<float>();
+        kernels.attention.qk[c.type][dot_integer]({codes.data(), dim * 4, rows, dim, k.elements.data(), scales, tokens / panel, got.data(), tokens, {}});
+        reference.attention.qk[c.type][fma_fp32]({q.data, dim, rows, dim, k.elements.data(), scales, tokens / panel, expected.data(), tokens, {}});
+        // Keys of N(0, 1), quantised: their codes' part has a standard deviation of at most 1.1; the largest of 128 values is under 4.5.
+        const double q_error = 6.0 * 4.5 / c.q_most / std::sqrt(12.0) * std::sqrt(dim) * 1.1;
+        for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], q_error + 1e-5) << "type " << c.type << " score " << i;
+
+        const std::vector<float> alpha(rows, 1.0f);
+        std::vector<float> o(static_cast<std::size_t>(rows * dim), 0.0f), o_expected = o;
+        const v_run run{v.elements.data(), v.scales.data(), tokens, {}};
+        kernels.attention.pv_integer[c.type]({p.data(), tokens, rows, &run, 1, tokens, dim, o.data(), dim, alpha.data()});
+        reference.attention.pv[c.type][fma_fp32]({p.data(), tokens, rows, tokens, v.elements.data(), v.scales.data(), tokens, dim, o_expected.data(), dim,
+                                                  alpha.data(), {}});
+        // A weight is p times the token's scale, at most the largest scale of about 4.5 / 127 (int4: 6 / 15), and meets codes of up to 127 (8).
+        const double scale = c.type == int8 ? 4.5 / 127 : 6.0 / 15, code = c.type == int8 ? 127.0 / 3 : 4.0;
+        const double p_error = 6.0 * scale / c.p_most / std::sqrt(12.0) * std::sqrt(tokens) * code;
+        for (std::size_t i = 0; i < o.size(); ++i) ASSERT_NEAR(o[i], o_expected[i], p_error + 1e-5) << "type " << c.type << " value " << i;
     }
 }
 

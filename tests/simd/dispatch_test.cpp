@@ -199,11 +199,14 @@ void expect_complete(const kernel_table& table, bool has_bf16_dot) {
         for (const auto rotate : table.rope.rotate[type]) EXPECT_NE(rotate, nullptr);
         EXPECT_NE(table.kv.load_row[type], nullptr);
         EXPECT_NE(table.kv.store_row[type], nullptr);
+        EXPECT_NE(table.attention.non_finite[type], nullptr);
+    }
+    for (int type = 0; type < kv_type_count; ++type) {
+        SCOPED_TRACE(type);
         EXPECT_NE(table.kv.pack_k[type], nullptr);
         EXPECT_NE(table.kv.pack_v[type], nullptr);
         EXPECT_NE(table.attention.qk[type][fma_fp32], nullptr);
         EXPECT_NE(table.attention.pv[type][fma_fp32], nullptr);
-        EXPECT_NE(table.attention.non_finite[type], nullptr);
     }
     EXPECT_NE(table.attention.softmax[fma_fp32], nullptr);
     EXPECT_NE(table.attention.fold, nullptr);

@@ -1,0 +1,455 @@
+// Attention with integer dots: Q.K over int8 and int4 pages and P.V over them, q and p rounded to integers. int8 pages meet 16-bit q and p (error near that
+// of fp32), int4 pages 8-bit ones. Sums of products are exact in int32, so neither the shape of a register tile nor the order of anything shows in the bits.
+//
+// Per 32-bit word of a page (four int8, or eight int4 as two sets of four nibbles):
+//   byte dot (VNNI, sdot)   int8: one dot with the high bytes of the row's four integers and one with the low bytes, combined as high * 256 + low at the end;
+//                           int4: one dot for each set of nibbles
+//   pairs (AVX2, AVX-512F)  int8: bytes widened to two vectors of 16-bit pairs (3 operations for the whole group of rows), two pmaddwd a row;
+//                           int4: pmaddubsw on each set of nibbles, summed in 16 bits while that cannot overflow, then widened by pmaddwd with ones
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "simd/attention/tiles.hpp"
+#include "simd/core/kernels.hpp"
+#include "simd/core/vec.hpp"
+
+namespace ropewalk::simd::ROPEWALK_TARGET {
+namespace {
+
+// Largest magnitude of a 16-bit q or p: 127 * 256, so that both bytes fit whatever their signs.
+inline constexpr float largest_weight16 = 32512.0f;
+// Of 8-bit ones: q is signed; p is unsigned on x86 and signed on Arm.
+inline constexpr float largest_q8 = 127.0f;
+#if defined(__x86_64__)
+inline constexpr float largest_p8 = 255.0f;
+#else
+inline constexpr float largest_p8 = 127.0f;
+#endif
+
+// A row of integers as the dots read it: for four of them (dims of q, tokens of p) 8 bytes of 16-bit ones or 4 bytes of 8-bit ones. `signed_low`: the low
+// byte is the signed operand of the dot.
+template <bool signed_low>
+ROPEWALK_INLINE void store_weights16(std::byte* out, vi n) {
+#if !ROPEWALK_HAS_BYTE_DOT
+    store_u16(out, swap_middle(n));  // words of (0, 2) and (1, 3), as even_bytes and odd_bytes give them
+#else
+    const vi high = signed_low ? (n + vi(128)) >> 8 : n >> 8;
+    std::byte high_bytes[lanes], low_bytes[lanes];
+    store_u8(high_bytes, high);
+    store_u8(low_bytes, n);
+    for (int i = 0; i < lanes; i += 4) {
+        std::memcpy(out + i * 2, high_bytes + i, 4);
+        std::memcpy(out + i * 2 + 4, low_bytes + i, 4);
+    }
+#endif
+}
+
+// ---- int8: sums of products with a row of 16-bit integers ---------------------------------------------------------------------------------
+
+enum class side { k, v };
+
+template <side Side>
+struct int8_words {
+#if ROPEWALK_HAS_BYTE_DOT
+    static constexpr int sums = 2;
+    vi x;
+    ROPEWALK_INLINE void read(const std::byte* p) {
+        x = load_words(p);
+#if defined(__x86_64__)
+        if constexpr (Side == side::k) x = x ^ vi(static_cast<int32_t>(0x80808080u));  // k + 128, unsigned
+#endif
+    }
+    ROPEWALK_INLINE void add(const std::byte* weights, vi (&sum)[sums]) const {
+        const vi high = broadcast_word(weights), low = broadcast_word(weights + 4);
+#if defined(__x86_64__)
+        sum[0] = Side == side::k ? dot_bytes(sum[0], x, high) : dot_bytes(sum[0], high, x);
+        sum[1] = Side == side::k ? dot_bytes(sum[1], x, low) : dot_bytes(sum[1], low, x);
+#else
+        sum[0] = dot_bytes(sum[0], x, high);
+        sum[1] = dot_bytes(sum[1], x, low);
+#endif
+    }
+    static ROPEWALK_INLINE vi total(const vi (&sum)[sums]) { return (sum[0] << 8) + sum[1]; }
+#else
+    static constexpr int sums = 1;
+    vi even, odd;
+    ROPEWALK_INLINE void read(const std::byte* p) {
+        const vi x = load_words(p);
+        even = even_bytes(x);
+        odd = odd_bytes(x);
+    }
+    ROPEWALK_INLINE void add(const std::byte* weights, vi (&sum)[sums]) const {
+        sum[0] = sum[0] + multiply_pairs(even, broadcast_word(weights)) + multiply_pairs(odd, broadcast_word(weights + 4));
+    }
+    static ROPEWALK_INLINE vi total(const vi (&sum)[sums]) { return sum[0]; }
+#endif
+};
+
+// What a dot of unsigned k + 128 has too much: 128 times the sum of the row.
+inline constexpr bool k_is_biased = ROPEWALK_HAS_BYTE_DOT && ROPEWALK_X86_512;
+
+// Rows of a tile that is a line (16 words) wide: 8 sums of 16 registers on AVX2, up to 16 of 32 elsewhere.
+inline constexpr int integer_rows = vector_registers == 16 ? 4 : ROPEWALK_X86_512 ? 8 : 2;
+
+// R rows by a line of words.
+template <side Side, int R>
+struct int8_tile {
+    using words_type = int8_words<Side>;
+    vi sum[R][panel_vectors][words_type::sums];
+
+    ROPEWALK_INLINE int8_tile() {
+        ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+            ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
+                ROPEWALK_UNROLL for (int i = 0; i < words_type::sums; ++i) sum[r][v][i] = vi(0);
+            }
+        }
+    }
+    // Each step reads the line `step_bytes` on and 8 more bytes of each row.
+    ROPEWALK_INLINE void add(const std::byte* weights, int64_t weight_stride, int32_t steps, const std::byte* words, int64_t step_bytes,
+                             prefetcher& ahead) {
+        for (int32_t step = 0; step < steps; ++step) {
+            ahead.read();
+            words_type x[panel_vectors];
+            ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) x[v].read(words + v * lanes * 4);
+            ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+                ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) x[v].add(weights + r * weight_stride, sum[r][v]);
+            }
+            words += step_bytes;
+            weights += 8;
+        }
+    }
+    ROPEWALK_INLINE vi total(int r, int v) const { return words_type::total(sum[r][v]); }
+};
+
+// ---- q ------------------------------------------------------------------------------------------------------------------------------------
+
+// A quantised row of q: `weights` bytes, then these. Everything together takes at most 4 bytes a dim.
+struct q_row_end {
+    float scale;   // of the integers
+    int32_t sum;   // of the integers (int8)
+};
+constexpr int32_t weight_bytes(int type) { return type == int8 ? 2 : 1; }  // of one integer
+// int4: for each group of 32 dims, behind the end: the exact sum of q over the scale, and 8 times the sum of the integers.
+struct q_group_end {
+    float sum;
+    int32_t offset;
+};
+
+// The largest magnitude and factor that turns it into `most`; NaN where the row holds Inf or NaN, so that nothing of it survives.
+struct row_range {
+    float scale, inverse;
+};
+ROPEWALK_INLINE row_range range_of(float largest, bool finite, float most) {
+    if (!finite) return {__builtin_nanf(""), 0.0f};
+    if (largest < 0x1p-100f) return {0.0f, 0.0f};
+    return {largest / most, most / largest};
+}
+
+template <int Type>
+void quantise_q(const float* q, int32_t k_dim, std::byte* out) {
+    vf largest = zero(), check = zero();
+    for (int32_t d = 0; d < k_dim; ++d) {
+        largest = maximum(xsimd::abs(vf(q[d])), largest);
+        check = fmadd(vf(q[d]), zero(), check);
+    }
+    const bool finite = xsimd::all(check == check);
+    // |sum of 512 products| < 2^31 at 127 * 256 * 127; wider heads get a bit less.
+    const float most = Type == int4 ? largest_q8 : k_dim <= 512 ? largest_weight16 : largest_weight16 / 2.0f;
+    const row_range range = range_of(reduce_maximum(largest), finite, most);
+    q_row_end end{range.scale, 0};
+    float sums[32] = {};
+    int32_t integer_sums[32] = {};
+    constexpr int32_t step = lanes > 4 ? lanes : 4;
+    for (int32_t d = 0; d < k_dim; d += step) {
+        float x[step] = {};
+        int32_t n[step];
+        for (int32_t i = 0; i < step && d + i < k_dim; ++i) {
+            x[i] = finite ? q[d + i] * range.inverse : 0.0f;
+            sums[d / 32] += x[i];
+        }
+        for (int32_t i = 0; i < step; i += lanes) store_words(n + i, nearest(load(x + i)));
+        for (int32_t i = 0; i < step; ++i) {
+            end.sum += n[i];
+            integer_sums[d / 32] += n[i];
+        }
+        std::byte piece[step * 2];
+        for (int32_t i = 0; i < step; i += lanes) {
+            if constexpr (Type == int8) store_weights16<true>(piece + i * 2, load_words(n + i));
+            if constexpr (Type == int4) store_u8(piece + i, load_words(n + i));
+        }
+        const int32_t count = k_dim - d < step ? k_dim - d : step;
+        std::memcpy(out + d * weight_bytes(Type), piece, static_cast<std::size_t>(count * weight_bytes(Type)));
+    }
+    out += k_dim * weight_bytes(Type);
+    std::memcpy(out, &end, sizeof end);
+    for (int32_t g = 0; Type == int4 && g < k_dim / scale_group; ++g) {
+        const q_group_end group{sums[g], 8 * integer_sums[g]};
+        std::memcpy(out + sizeof end + g * static_cast<int32_t>(sizeof group), &group, sizeof group);
+    }
+}
+
+template <class T>
+ROPEWALK_INLINE T read_as(const std::byte* p) {
+    T value;
+    std::memcpy(&value, p, sizeof value);
+    return value;
+}
+
+// ---- Q.K ------------------------------------------------------------------------------------------------------------------------------------
+
+// Scores of R rows against one panel.
+template <int R>
+ROPEWALK_TILE void qk_int8_tile(const std::byte* q, int64_t q_stride, int32_t k_dim, const std::byte* k, const float* k_scales, float* scores,
+                                int64_t score_stride, prefetcher& ahead) {
+    int8_tile<side::k, R> tile;
+    tile.add(q, q_stride, k_dim / 4, k, panel * 4, ahead);
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+        const auto end = read_as<q_row_end>(q + r * q_stride + k_dim * 2);
+        ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
+            vi sum = tile.total(r, v);
+            if constexpr (k_is_biased) sum = sum - vi(static_cast<int32_t>(128u * static_cast<uint32_t>(end.sum)));
+            store(scores + r * score_stride + v * lanes, to_float(sum) * (load(k_scales + v * lanes) * vf(end.scale)));
+        }
+    }
+}
+
+// A set of nibbles of eight, as bytes 0 .. 15.
+ROPEWALK_INLINE vi low_nibbles(vi x) { return x & vi(0x0f0f0f0f); }
+ROPEWALK_INLINE vi high_nibbles(vi x) { return (x >> 4) & vi(0x0f0f0f0f); }
+
+// Sum over a group of 32 dims of k's nibbles times R rows of 8-bit q, one vector of tokens.
+template <int R>
+ROPEWALK_INLINE void k_group_sums(const std::byte* q, int64_t q_stride, const std::byte* words, vi (&sum)[R]) {
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) sum[r] = vi(0);
+    ROPEWALK_UNROLL for (int step = 0; step < 4; ++step) {
+        const vi x = load_words(words + step * panel * 4), low = low_nibbles(x), high = high_nibbles(x);
+        ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+            const vi q_low = broadcast_word(q + r * q_stride + step * 8), q_high = broadcast_word(q + r * q_stride + step * 8 + 4);
+#if ROPEWALK_HAS_BYTE_DOT
+            sum[r] = dot_bytes(dot_bytes(sum[r], low, q_low), high, q_high);
+#else
+            sum[r] = add_halves(sum[r], add_halves(multiply_bytes(low, q_low), multiply_bytes(high, q_high)));  // 8 * 2 * 15 * 127 < 2^15
+#endif
+        }
+    }
+#if !ROPEWALK_HAS_BYTE_DOT
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) sum[r] = multiply_pairs(sum[r], vi(0x00010001));
+#endif
+}
+
+// Scores of R rows against one vector of a panel's tokens. value = scale * (n - 8) + mid, so score = sum over groups of
+// scale * (n.q - 8 sum q) + mid * sum q, all in units of the row's scale.
+template <int R>
+ROPEWALK_TILE void qk_int4_tile(const std::byte* q, int64_t q_stride, int32_t k_dim, const std::byte* k, int vector, float* scores, int64_t score_stride,
+                                prefetcher& ahead) {
+    vf acc[R];
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) acc[r] = zero();
+    const std::byte* ends = q + k_dim;
+    for (int32_t g = 0; g < k_dim / scale_group; ++g) {
+        vi sum[R];
+        if (vector == 0) {
+            for (int line = 0; line < 5; ++line) ahead.read();
+        }
+        k_group_sums<R>(q + g * scale_group, q_stride, k + vector * lanes * 4, sum);
+        const std::byte* line = k + int4_scale_offset + vector * lanes * 2;
+        const vf scale = load_fp16(line), mid = load_fp16(line + panel * 2);
+        ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+            const auto group = read_as<q_group_end>(ends + r * q_stride + static_cast<int64_t>(sizeof(q_row_end)) + g * static_cast<int64_t>(sizeof(q_group_end)));
+            acc[r] = fmadd(to_float(sum[r] - vi(group.offset)), scale, acc[r]);
+            acc[r] = fmadd(mid, vf(group.sum), acc[r]);
+        }
+        k += int4_scale_offset + 64;
+    }
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+        store(scores + r * score_stride + vector * lanes, acc[r] * vf(read_as<q_row_end>(ends + r * q_stride).scale));
+    }
+}
+
+// q_stride in bytes here.
+template <int Type>
+void qk_integer(const qk_args& args) {
+    prefetcher ahead(args.prefetch, k_lines(Type, args.k_dim, args.panels));
+    const auto* q = static_cast<const std::byte*>(args.q);
+    for (int32_t p = 0; p < args.panels; ++p) {
+        const std::byte* k = args.k + p * panel_bytes(Type, args.k_dim);
+        for_strips<integer_rows>(args.rows, [&](auto r, int first) {
+            constexpr int R = decltype(r)::value;
+            float* scores = args.scores + first * args.score_stride + p * panel;
+            if constexpr (Type == int8) {
+                qk_int8_tile<R>(q + first * args.q_stride, args.q_stride, args.k_dim, k, args.k_scales + p * panel, scores, args.score_stride, ahead);
+            } else {
+                for (int v = 0; v < panel_vectors; ++v) {
+                    qk_int4_tile<R>(q + first * args.q_stride, args.q_stride, args.k_dim, k, v, scores, args.score_stride, ahead);
+                }
+            }
+        });
+    }
+}
+
+// ---- P.V ------------------------------------------------------------------------------------------------------------------------------------
+
+// Rows of integer weights of one tile: p times the tokens' scales (of one group of dims in int4), relative to the largest.
+struct weight_rows {
+    alignas(64) std::byte weights[integer_rows][tile_tokens * 2];
+    float factor[integer_rows];  // one integer step
+    float mid[integer_rows];     // int4: sum of p * mid
+    int32_t offset[integer_rows];  // int4: 8 times the sum of the weights
+};
+
+// A weight of 0 stays 0 whatever the scale: masked tokens may be NaN.
+ROPEWALK_INLINE vf scaled_weight(vf p, vf scale) { return select(p == zero(), zero(), p * scale); }
+
+// Scales and mids of the tile's tokens for one group of dims, in order.
+struct tile_scales {
+    alignas(64) float scale[tile_tokens + 16];
+    alignas(64) float mid[tile_tokens + 16];
+};
+
+template <int Type>
+void read_scales(const pv_tile_args& args, int32_t group, tile_scales& out) {
+    int32_t at = 0;
+    for (int32_t i = 0; i < args.pieces; ++i) {
+        const v_run& run = args.runs[i];
+        if constexpr (Type == int8) {
+            std::memcpy(out.scale + at, run.scales, static_cast<std::size_t>(run.tokens) * 4);
+        } else {
+            const std::byte* scale = run.scales + group * args.page_tokens * 2;
+            const std::byte* mid = scale + args.v_dim / scale_group * args.page_tokens * 2;
+            for (int32_t t = 0; t < run.tokens; t += 8) {
+                load_halves(scale + t * 2, out.scale + at + t);
+                load_halves(mid + t * 2, out.mid + at + t);
+            }
+        }
+        at += run.tokens;
+    }
+    for (int32_t t = at; t < at + 16; ++t) out.scale[t] = out.mid[t] = 0.0f;
+}
+
+ROPEWALK_INLINE float sum_of(vf x) {
+    float values[lanes], sum = 0.0f;
+    store(values, x);
+    for (const float value : values) sum += value;
+    return sum;
+}
+
+template <int Type>
+ROPEWALK_INLINE void quantise_row(const float* p, int32_t tokens, const tile_scales& scales, weight_rows& rows, int r) {
+    alignas(64) float weighted[tile_tokens + 16];
+    vf largest = zero(), check = zero(), mids = zero();
+    for (int32_t t = 0; t < tokens; t += lanes) {
+        const vf x = load(p + t), w = scaled_weight(x, load(scales.scale + t));
+        store(weighted + t, w);
+        largest = maximum(w, largest);
+        check = fmadd(w, zero(), check);
+        if constexpr (Type == int4) mids = mids + scaled_weight(x, load(scales.mid + t));
+    }
+    const row_range range = range_of(reduce_maximum(largest), xsimd::all(check == check), Type == int8 ? largest_weight16 : largest_p8);
+    rows.factor[r] = range.scale;
+    rows.mid[r] = Type == int4 ? sum_of(mids) : 0.0f;
+    const vf inverse(range.inverse);
+    vi sum(0);
+    for (int32_t t = 0; t < tokens; t += lanes) {
+        const vi n = nearest(load(weighted + t) * inverse);
+        if constexpr (Type == int8) store_weights16<!ROPEWALK_X86_512>(rows.weights[r] + t * 2, n);
+        if constexpr (Type == int4) store_u8(rows.weights[r] + t, n);
+        sum = sum + n;
+    }
+    if constexpr (Type == int4) {
+        int32_t sums[lanes];
+        store_words(sums, sum);
+        rows.offset[r] = 0;
+        for (const int32_t n : sums) rows.offset[r] += 8 * n;
+    }
+}
+
+// O of R rows and 16 dims over all runs of the tile.
+template <int R>
+ROPEWALK_TILE void pv_int8_tile(const weight_rows& rows, const pv_tile_args& args, int32_t d, float* o, const float* alpha, prefetcher* ahead) {
+    int8_tile<side::v, R> tile;
+    const std::byte* weights = rows.weights[0];
+    for (int32_t i = 0; i < args.pieces; ++i) {
+        tile.add(weights, sizeof rows.weights[0], args.runs[i].tokens / 4, args.runs[i].v + d * 4, int64_t{args.v_dim} * 4, ahead[i]);
+        weights += args.runs[i].tokens * 2;
+    }
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+        ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
+            float* at = o + r * args.o_stride + d + v * lanes;
+            store(at, fmadd(to_float(tile.total(r, v)), vf(rows.factor[r]), load(at) * vf(alpha[r])));
+        }
+    }
+}
+
+// acc + what 16 tokens, two words of nibbles, give.
+template <int R>
+ROPEWALK_INLINE void add_v_words(const std::byte* weights, const std::byte* words, int64_t step_bytes, vi (&acc)[R]) {
+    const vi first = load_words(words), second = load_words(words + step_bytes);
+    const vi nibbles[4] = {low_nibbles(first), high_nibbles(first), low_nibbles(second), high_nibbles(second)};
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+        const std::byte* p = weights + r * static_cast<int64_t>(sizeof weight_rows::weights[0]);
+#if ROPEWALK_HAS_BYTE_DOT
+        ROPEWALK_UNROLL for (int i = 0; i < 4; ++i) acc[r] = dot_bytes(acc[r], broadcast_word(p + i * 4), nibbles[i]);
+#else
+        const vi low = add_halves(multiply_bytes(broadcast_word(p), nibbles[0]), multiply_bytes(broadcast_word(p + 4), nibbles[1]));
+        const vi high = add_halves(multiply_bytes(broadcast_word(p + 8), nibbles[2]), multiply_bytes(broadcast_word(p + 12), nibbles[3]));
+        acc[r] = acc[r] + multiply_pairs(add_halves(low, high), vi(0x00010001));  // 4 * 2 * 255 * 15 < 2^15
+#endif
+    }
+}
+
+// O of R rows and one vector of dims. Codes are 0 .. 15 and stand for -8 .. 7: the sum of the weights takes that off.
+template <int R>
+ROPEWALK_TILE void pv_int4_tile(const weight_rows& rows, const pv_tile_args& args, int32_t d, float* o, const float* alpha, prefetcher* ahead) {
+    vi acc[R];
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) acc[r] = vi(0);
+    const std::byte* weights = rows.weights[0];
+    const int64_t step_bytes = int64_t{args.v_dim} * 4;
+    for (int32_t i = 0; i < args.pieces; ++i) {
+        const v_run& run = args.runs[i];
+        const std::byte* words = run.v + d * 4;
+        for (int32_t t = 0; t < run.tokens; t += 16, words += 2 * step_bytes) {
+            if (d % 16 == 0) {
+                ahead[i].read();
+                ahead[i].read();
+            }
+            add_v_words<R>(weights + t, words, step_bytes, acc);
+        }
+        weights += run.tokens;
+    }
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+        float* at = o + r * args.o_stride + d;
+        const vf others = fmadd(load(at), vf(alpha[r]), vf(rows.mid[r]));
+        store(at, fmadd(to_float(acc[r] - vi(rows.offset[r])), vf(rows.factor[r]), others));
+    }
+}
+
+template <int Type>
+void pv_integer(const pv_tile_args& args) {
+    int32_t tokens = 0;
+    prefetcher ahead[tile_tokens / panel];
+    for (int32_t i = 0; i < args.pieces; ++i) {
+        tokens += args.runs[i].tokens;
+        ahead[i] = prefetcher(args.runs[i].prefetch, v_lines(Type, args.v_dim, args.runs[i].tokens));
+    }
+    const int32_t group = Type == int4 ? scale_group : args.v_dim;
+    tile_scales scales;
+    for (int32_t first = 0; first < args.v_dim; first += group) {
+        read_scales<Type>(args, first / group, scales);
+        for_strips<integer_rows>(args.rows, [&](auto r, int row) {
+            constexpr int R = decltype(r)::value;
+            weight_rows rows;
+            for (int i = 0; i < R; ++i) quantise_row<Type>(args.p + (row + i) * args.p_stride, tokens, scales, rows, i);
+            float* o = args.o + row * args.o_stride;
+            if constexpr (Type == int8) {
+                for (int32_t d = first; d < first + group; d += 16) pv_int8_tile<R>(rows, args, d, o, args.alpha + row, ahead);
+            } else {
+                for (int32_t d = first; d < first + group; d += lanes) pv_int4_tile<R>(rows, args, d, o, args.alpha + row, ahead);
+            }
+        });
+    }
+}
+
+}  // namespace
+}  // namespace ropewalk::simd::ROPEWALK_TARGET
