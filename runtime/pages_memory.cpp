@@ -18,7 +18,7 @@ constexpr std::size_t mapped_size(std::size_t bytes) {
 
 }  // namespace
 
-result<mapped_memory> mapped_memory::create(int64_t bytes) noexcept {
+result<mapped_memory> mapped_memory::create(int64_t bytes, pages wanted) noexcept {
     if (bytes < 0) return refuse(status_code::invalid_argument, "bytes is %lld; must be >= 0", static_cast<long long>(bytes));
     if (bytes == 0) return mapped_memory();
     // The system aligns to its own pages only: map one alignment more and give back what sticks out on both sides.
@@ -34,7 +34,7 @@ result<mapped_memory> mapped_memory::create(int64_t bytes) noexcept {
     if (head != 0) munmap(begin, head);
     munmap(begin + head + kept, alignment - head);
     // Advice: where transparent huge pages are off it fails, and nothing but speed is lost.
-    (void)madvise(begin + head, kept, MADV_HUGEPAGE);
+    (void)madvise(begin + head, kept, wanted == pages::huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     return mapped_memory({begin + head, size});
 }
 

@@ -15,11 +15,12 @@ namespace ropewalk::runtime {
 // it does with any overcommitted mapping.
 class mapped_memory {
 public:
+    enum class pages { huge, small };  // small: to measure what huge ones are worth
     // Why 2 MiB: a 4 KiB TLB entry covers less than one head's record of a default page (64 tokens, bf16, dim 128: 32 KiB), a huge one 64 of them.
     static constexpr std::size_t alignment = std::size_t{2} << 20;
 
     // bytes >= 0; 0 gives an empty object. out_of_memory if the system refuses.
-    static result<mapped_memory> create(int64_t bytes) noexcept;
+    static result<mapped_memory> create(int64_t bytes, pages wanted = pages::huge) noexcept;
 
     mapped_memory() noexcept = default;
     mapped_memory(mapped_memory&& other) noexcept;

@@ -219,12 +219,20 @@ struct math_kernels {
 struct roof_kernels {
     // Reads every line of [data, data + bytes), a multiple of 4096, and returns something that depends on all of it.
     float (*read)(const std::byte* data, int64_t bytes);
+    // The same `passes` times, without prefetches, for data that a cache holds.
+    float (*read_cached)(const std::byte* data, int64_t bytes, int64_t passes);
+    // Copies `bytes`, a multiple of 4096, that do not overlap. Plain stores, as the kernels use: a line is read before it is written.
+    void (*copy)(std::byte* target, const std::byte* source, int64_t bytes);
     // x[i] *= factor.
     void (*scale)(float* x, int64_t n, float factor);
     // `rounds` rounds of independent fp32 FMAs on registers; *flops receives how many floating-point operations that was.
     float (*fma)(int64_t rounds, double* flops);
     // The same with the bf16 pair dot; null where the target has none.
     float (*bf16_dot)(int64_t rounds, double* flops);
+    // The same with integers that are summed in 32 bits, *operations being products and sums: pairs of int16 (x86), four int8 (VNNI, sdot). Null
+    // where the target has none.
+    float (*int16_madd)(int64_t rounds, double* operations);
+    float (*int8_dot)(int64_t rounds, double* operations);
 };
 
 struct kernel_table {

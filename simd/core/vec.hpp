@@ -350,16 +350,27 @@ ROPEWALK_INLINE vi swap_middle(vi x) {
 #undef ROPEWALK_X86_OP
 #endif
 
-// Keeps x in a register and hides where it comes from: for loops that must not be optimised away.
-ROPEWALK_INLINE void keep(vf& x) {
 #if defined(__x86_64__)
-    auto raw = static_cast<vf::register_type>(x);
+// acc + a.low * b.low + a.high * b.high for every word of two int16, modulo 2^32. Two instructions where there is no VNNI.
+ROPEWALK_INLINE vi dot_pairs(vi acc, vi a, vi b) {
+#if ROPEWALK_HAS_BYTE_DOT
+    return vi(_mm512_dpwssd_epi32(acc, a, b));
+#else
+    return acc + multiply_pairs(a, b);
+#endif
+}
+#endif
+
+// Keeps x, a vf or vi, in a register and hides where it comes from: for loops that must not be optimised away.
+template <class Vector>
+ROPEWALK_INLINE void keep(Vector& x) {
+    auto raw = static_cast<typename Vector::register_type>(x);
+#if defined(__x86_64__)
     asm volatile("" : "+v"(raw));
 #else
-    auto raw = static_cast<vf::register_type>(x);
     asm volatile("" : "+w"(raw));
 #endif
-    x = vf(raw);
+    x = Vector(raw);
 }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------------------------------

@@ -827,7 +827,7 @@ TEST(mapped_memory, is_aligned_zero_and_returned) {
     expect_refused(mapped_memory::create(std::numeric_limits<int64_t>::max()).state(), status_code::out_of_memory, "address space");
     EXPECT_EQ(mapped_memory::create(0)->size(), 0);
     for (const int64_t size : {int64_t{1}, int64_t{4096}, int64_t{65537}, int64_t{5} << 20}) {
-        auto memory = mapped_memory::create(size);
+        auto memory = mapped_memory::create(size, size % 2 == 0 ? mapped_memory::pages::huge : mapped_memory::pages::small);
         ASSERT_TRUE(memory.ok()) << memory.state().text();
         EXPECT_EQ(memory->size(), size);
         EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory->data()) % mapped_memory::alignment, 0u);

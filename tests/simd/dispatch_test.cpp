@@ -215,6 +215,8 @@ void expect_complete(const kernel_table& table, bool has_bf16_dot) {
     EXPECT_NE(table.math.exp2, nullptr);
     EXPECT_NE(table.math.tanh, nullptr);
     EXPECT_NE(table.roof.read, nullptr);
+    EXPECT_NE(table.roof.read_cached, nullptr);
+    EXPECT_NE(table.roof.copy, nullptr);
     EXPECT_NE(table.roof.scale, nullptr);
     EXPECT_NE(table.roof.fma, nullptr);
     // The bf16 dot is there as a whole or not at all, and only for bf16 elements.
@@ -226,6 +228,7 @@ void expect_complete(const kernel_table& table, bool has_bf16_dot) {
     if (has_bf16_dot) {
         EXPECT_TRUE(has_qk);
         EXPECT_NE(table.roof.bf16_dot, nullptr);
+        EXPECT_NE(table.roof.int8_dot, nullptr);
     }
 }
 

@@ -1,4 +1,6 @@
 // The tools as their users run them: exit codes, one line on stderr for bad input, reports.
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -29,7 +31,7 @@ void expect_bad_input(const std::string& tool, const std::vector<std::string>& a
 }
 
 TEST(cli, help_and_version) {
-    for (const char* tool : {"ropewalk-check", "ropewalk-info", "ropewalk-decode"}) {
+    for (const char* tool : {"ropewalk-check", "ropewalk-info", "ropewalk-decode", "ropewalk-roofline"}) {
         ROPEWALK_RUN(help, tool, {"--help"});
         EXPECT_EQ(help.code, 0);
         EXPECT_NE(help.out.find("--target"), std::string::npos);
@@ -40,7 +42,7 @@ TEST(cli, help_and_version) {
 }
 
 TEST(cli, bad_options_and_targets) {
-    for (const char* tool : {"ropewalk-check", "ropewalk-info", "ropewalk-decode"}) {
+    for (const char* tool : {"ropewalk-check", "ropewalk-info", "ropewalk-decode", "ropewalk-roofline"}) {
         expect_bad_input(tool, {"--nonsense"}, "--nonsense");
         expect_bad_input(tool, {"--target", "sse9", small_golden}, tool == std::string("ropewalk-check") ? "sse9" : "");
         if (tool != std::string("ropewalk-check")) expect_bad_input(tool, {}, "ROPEWALK_ISA", {"ROPEWALK_ISA=sse9"});
@@ -179,6 +181,47 @@ TEST(cli, decode_refuses_bad_input) {
     const std::string trace = read_file(golden + "trace/smollm2_l4_f32.safetensors");
     const temporary_file truncated(trace.substr(0, trace.size() / 2));
     refused({"--trace", truncated.path()}, "truncated");
+}
+
+TEST(cli, roofline_as_json_and_table) {
+    const std::vector<std::string> brief{"--quick", "--threads", "1", "--dram", "4"};
+    std::vector<std::string> arguments = brief;
+    arguments.insert(arguments.end(), {"--targets", "scalar", "--json", "-"});
+    ROPEWALK_RUN(p, "ropewalk-roofline", arguments);
+    ASSERT_EQ(p.code, 0) << p.err;
+    const json report = json::parse(p.out);
+    EXPECT_GE(report.at("machine").at("processors"), 1);
+    std::set<std::string> operations;
+    for (const json& row : report.at("roofs")) {
+        operations.insert(row.at("operation"));
+        EXPECT_EQ(row.at("target"), "scalar");
+        EXPECT_EQ(row.at("threads"), 1);
+        EXPECT_GT(row.at("lowest"), 0.0);
+        EXPECT_LE(row.at("lowest"), row.at("median"));
+        EXPECT_LE(row.at("median"), row.at("highest"));
+        EXPECT_EQ(row.at("level").is_null(), row.at("bytes") == 0);
+        EXPECT_EQ(row.at("level").is_null(), row.at("pages").is_null());
+    }
+    EXPECT_EQ(operations, (std::set<std::string>{"read", "copy", "scale", "fma_fp32", "exp2"}));
+    ROPEWALK_RUN(text, "ropewalk-roofline", brief);
+    EXPECT_EQ(text.code, 0) << text.err;
+    EXPECT_NE(text.out.find("fma_fp32 GFLOP/s"), std::string::npos);
+    if (const char* isa = std::getenv("ROPEWALK_ISA"); isa != nullptr) {
+        EXPECT_NE(text.out.find(isa), std::string::npos) << text.out;
+    }
+}
+
+TEST(cli, roofline_refuses_bad_input) {
+    const auto refused = [](const std::vector<std::string>& arguments, const std::string& text) {
+        expect_bad_input("ropewalk-roofline", arguments, text);
+    };
+    refused({"--targets", "sse9"}, "--targets: ");
+    refused({"--targets", "scalar,neon,avx2"}, "--targets has ");  // no host has both
+    refused({"--threads", "0"}, "--threads is 0; must be 1 to ");
+    refused({"--dram", "0"}, "--dram");
+    refused({"--dram", "1000000"}, "--dram is 1000000 MiB, twice; ");
+    refused({"--repetitions", "0"}, "--repetitions");
+    refused({"--json", "/nonexistent/report.json"}, "--json: cannot write /nonexistent/report.json");
 }
 
 }  // namespace

@@ -1,6 +1,11 @@
 // The small parts of the toolkit.
+#include <unistd.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -136,6 +141,50 @@ TEST(machine, memory_is_plausible) {
     EXPECT_LE(beyond_cache_bytes(), int64_t{1} << 30);
 }
 
+TEST(machine, caches_as_the_kernel_describes_them) {
+    const auto folder = std::filesystem::temp_directory_path() / ("ropewalk_caches_" + std::to_string(::getpid()));
+    const auto describe = [&](const std::string& index, const std::vector<std::pair<std::string, std::string>>& files) {
+        std::filesystem::create_directories(folder / index);
+        for (const auto& [name, text] : files) std::ofstream(folder / index / name) << text << "\n";
+    };
+    describe("index0", {{"type", "Data"}, {"level", "1"}, {"size", "48K"}, {"shared_cpu_list", "0"}});
+    describe("index1", {{"type", "Instruction"}, {"level", "1"}, {"size", "32K"}, {"shared_cpu_list", "0"}});
+    describe("index2", {{"type", "Unified"}, {"level", "2"}, {"size", "2M"}, {"shared_cpu_list", "0-1"}});
+    describe("index3", {{"type", "Unified"}, {"level", "3"}, {"size", "32768K"}, {"shared_cpu_list", "0-3,64-67"}});
+    const cache_sizes caches = read_caches(folder.string());
+    std::filesystem::remove_all(folder);
+    EXPECT_EQ(caches.l1, 48 << 10);
+    EXPECT_EQ(caches.l2, 2 << 20);
+    EXPECT_EQ(caches.l3, 32 << 20);
+    EXPECT_EQ(caches.l3_sharers, 8);
+    EXPECT_EQ(read_caches("/nonexistent").l3_sharers, 1);
+    EXPECT_EQ(processors_in("0-1,64"), 3);
+    EXPECT_EQ(processors_in(""), 0);
+}
+
+TEST(machine, huge_pages_are_seen) {
+    using runtime::mapped_memory;
+    result<mapped_memory> small = mapped_memory::create(int64_t{8} << 20, mapped_memory::pages::small);
+    ASSERT_TRUE(small.ok());
+    std::fill(small->bytes().begin(), small->bytes().end(), std::byte{1});
+    const double share = huge_page_share(small->bytes());
+    EXPECT_TRUE(share == 0.0 || share == -1.0) << share;
+    EXPECT_EQ(huge_page_share({}), -1.0);
+}
+
+TEST(roof, working_sets_fit_their_levels) {
+    const cache_sizes caches{32 << 10, 512 << 10, 32 << 20, 8};
+    const std::vector<cached_level> alone = cached_levels(caches, 1, int64_t{1} << 30), all = cached_levels(caches, 16, int64_t{1} << 30);
+    ASSERT_EQ(alone.size(), 3u);
+    EXPECT_EQ(alone[0].bytes_each, 16 << 10);
+    EXPECT_EQ(alone[1].bytes_each, 256 << 10);
+    EXPECT_EQ(alone[2].bytes_each, 8 << 20);
+    EXPECT_EQ(all[2].bytes_each, 1 << 20);  // eight share an L3
+    EXPECT_EQ(cached_levels(caches, 1, 100'000)[2].bytes_each, 12 * 8192);
+    EXPECT_EQ(cached_levels({0, 1 << 20, 2 << 20, 2}, 2, int64_t{1} << 30).back().bytes_each, 2 << 20);  // more than an L2
+    EXPECT_EQ(cached_levels({}, 2, int64_t{1} << 30).size(), 0u);
+}
+
 TEST(roof, measures_something) {
     const simd::kernel_table* kernels = simd::active_kernels(nullptr);
     ASSERT_NE(kernels, nullptr);
@@ -149,6 +198,30 @@ TEST(roof, measures_something) {
     EXPECT_EQ(floats[99'999], 99'999.0f);
     EXPECT_GT(fma_roof(kernels->roof, default_executor(), 1e-3), 0.0);
     EXPECT_EQ(bf16_dot_roof(kernels->roof, default_executor(), 1e-3) > 0.0, kernels->roof.bf16_dot != nullptr);
+    EXPECT_EQ(int16_madd_roof(kernels->roof, default_executor(), 1e-3) > 0.0, kernels->roof.int16_madd != nullptr);
+    EXPECT_EQ(int8_dot_roof(kernels->roof, default_executor(), 1e-3) > 0.0, kernels->roof.int8_dot != nullptr);
+    EXPECT_GT(exp2_roof(kernels->math, default_executor(), 1e-3), 0.0);
+}
+
+TEST(roof, copies_and_goes_over_caches) {
+    const simd::kernel_table* kernels = simd::active_kernels(nullptr);
+    ASSERT_NE(kernels, nullptr);
+    serial_executor serial;
+    std::vector<float> floats(5 * 2048);
+    std::iota(floats.begin(), floats.end(), 0.0f);
+    const std::vector<float> before = floats;
+    const std::span<std::byte> bytes = std::as_writable_bytes(std::span(floats));
+    EXPECT_GT(cached_roof(kernels->roof, traffic::read, bytes, 16384, serial, 1e-4), 0.0);
+    EXPECT_GT(cached_roof(kernels->roof, traffic::scale, bytes, 16384, serial, 1e-4), 0.0);
+    EXPECT_EQ(floats, before);
+    EXPECT_GT(cached_roof(kernels->roof, traffic::copy, bytes, 16384, serial, 1e-4), 0.0);
+    EXPECT_TRUE(std::equal(before.begin(), before.begin() + 2048, floats.begin() + 2048));
+    EXPECT_TRUE(std::equal(before.begin() + 4096, before.end(), floats.begin() + 4096));  // beyond what it was given
+    EXPECT_GT(copy_roof(kernels->roof, bytes, serial), 0.0);
+    EXPECT_TRUE(std::equal(before.begin(), before.begin() + 2048, floats.begin() + 5120));  // halves of 20 KiB
+    EXPECT_EQ(copy_roof(kernels->roof, bytes.first(8191), serial), 0.0);
+    EXPECT_EQ(cached_roof(kernels->roof, traffic::read, bytes, 4096, serial, 1e-4), 0.0);      // no room for two halves
+    EXPECT_EQ(cached_roof(kernels->roof, traffic::read, bytes, 6 * 8192, serial, 1e-4), 0.0);  // more than there is
 }
 
 TEST(model, presets_have_the_published_shapes) {

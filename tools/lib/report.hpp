@@ -16,7 +16,8 @@ public:
     // "-" is standard output; an empty path is no report. `option` is the command-line option, for the error text.
     static result<report_file> open(const std::string& path, const std::string& option);
 
-    // rows is an array of objects. CSV takes its columns from the first row; values with commas, quotes or line ends are quoted (RFC 4180).
+    // rows is an array of objects; JSON may be anything. CSV takes its columns from the first row; values with commas, quotes or line ends are
+    // quoted (RFC 4180).
     status write_json(const nlohmann::ordered_json& rows);
     status write_csv(const nlohmann::ordered_json& rows);
     // True if it writes to standard output, where no table may be then.
