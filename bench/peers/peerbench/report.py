@@ -1,0 +1,91 @@
+"""Table and charts of the rows that a run gives. A row: case, unit, peer, threads, and what measure.measure returned."""
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+HEADER = ("case", "threads", "peer", "peer", "ropewalk", "ropewalk is", "of roof", "error", "ropewalk's")
+OWN_COLOUR, PEER_COLOUR = "#1f6f8b", "#c8c8c8"
+
+
+def duration(seconds: float) -> str:
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
+        if seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def measured(side: dict | None, unit: str) -> str:
+    if side is None or "reason" in side:
+        return "-"
+    return duration(side["seconds"]) + (f" {side['rate']:.3g} {unit}" if side["rate"] else "")
+
+
+def error(side: dict | None) -> str:
+    return "-" if side is None or side.get("error") is None else f"{side['error']:.1e}"
+
+
+def cells(row: dict) -> tuple[str, ...]:
+    peer, own = row["peer_side"], row.get("ropewalk")
+    front = (row["case"], str(row["threads"]), row["peer"])
+    if "reason" in peer:
+        return (*front, f"not run: {peer['reason']}")
+    share, speedup = row.get("roof_share"), row.get("speedup")
+    faster = f"{speedup['median']:.2f} x ({speedup['lowest']:.2f}-{speedup['highest']:.2f})" if speedup else f"not run: {own['reason']}"
+    of_roof = f"{share['median']:.0%}" if share else "-"
+    return (*front, measured(peer, row["unit"]), measured(own, row["unit"]), faster, of_roof, error(peer), error(own))
+
+
+def table(rows: list[dict]) -> str:
+    """Fixed columns; a reason may run over the columns to its right."""
+    lines = [HEADER, *(cells(row) for row in rows)]
+    widths = [max((len(line[i]) for line in lines if len(line) > i and not line[i].startswith("not run")), default=0) for i in range(len(HEADER))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def bars(rows: list[dict], case: str) -> list[tuple[str, float]]:
+    """Median seconds by implementation, fastest first; ropewalk's over its pairs with all peers."""
+    of_case = [row for row in rows if row["case"] == case]
+    found = [(row["peer"], row["peer_side"]["seconds"]) for row in of_case if "seconds" in row["peer_side"]]
+    own = [row["ropewalk"]["seconds"] for row in of_case if "seconds" in row.get("ropewalk", {})]
+    if own:
+        found.append(("ropewalk", statistics.median(own)))
+    return sorted(found, key=lambda bar: bar[1])
+
+
+def chart(rows: list[dict], cases: list[str], title: str, path: Path) -> None:
+    """One panel a case: time a call, fastest on top."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    panels = [(case, found) for case in cases if (found := bars(rows, case))]
+    if not panels:
+        return
+    columns = min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    figure, axes = pyplot.subplots(lines, columns, figsize=(4.2 * columns, 2.1 * lines + 0.5), squeeze=False, layout="constrained")
+    for axis in axes.flat[len(panels):]:
+        axis.axis("off")
+    for axis, (case, found) in zip(axes.flat, panels):
+        names, seconds = zip(*found)
+        drawn = axis.barh(names, [s * 1e3 for s in seconds], color=[OWN_COLOUR if n == "ropewalk" else PEER_COLOUR for n in names])
+        axis.bar_label(drawn, [duration(s) for s in seconds], padding=3, fontsize=7)
+        axis.invert_yaxis()
+        axis.set_title(case, fontsize=9)
+        axis.tick_params(labelsize=7)
+        axis.set_xlim(right=1.3e3 * seconds[-1])
+        axis.set_xticks([])
+        axis.spines[["top", "right", "bottom"]].set_visible(False)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+def charts(rows: list[dict], title: str, folder: Path) -> None:
+    """A chart for every kind of case and number of threads."""
+    for kind in dict.fromkeys(row["case"].split("/")[0] for row in rows):
+        for threads in dict.fromkeys(row["threads"] for row in rows):
+            chosen = [row for row in rows if row["threads"] == threads and row["case"].startswith(kind + "/")]
+            chart(chosen, list(dict.fromkeys(row["case"] for row in chosen)), f"{title}, {threads} threads: time a call",
+                  folder / f"{kind}-{threads}.png")
