@@ -91,7 +91,7 @@ def ordered(rows: list[dict]) -> list[dict]:
     return sorted(rows, key=lambda r: (r["threads"], case_order.get(r["case"], 0), peer_order.get(r["peer"], 0)))
 
 
-def write(arguments: argparse.Namespace, python: Path, rows: list[dict], versions: dict[str, str]) -> None:
+def publish(arguments: argparse.Namespace, python: Path, rows: list[dict], versions: dict[str, str]) -> bool:
     arguments.output.mkdir(parents=True, exist_ok=True)
     path = arguments.output / "results.json"
     old = json.loads(path.read_text()) if arguments.merge and path.exists() else {"rows": [], "versions": {}, "commands": []}
@@ -104,6 +104,7 @@ def write(arguments: argparse.Namespace, python: Path, rows: list[dict], version
     subprocess.run([python, "-m", "peerbench.draw", path], env=children.environment(1), check=True)
     print(f"{facts['machine']}; {', '.join(f'{name} {version}' for name, version in versions.items())}\n")
     print(f"{report.table(rows)}\n\n{path} and charts beside it")
+    return report.all_agree(rows)
 
 
 def self_test(shim: Path) -> int:
@@ -126,8 +127,7 @@ def main() -> int:
         os.environ["ROPEWALK_PEERS_GGML"] = str(environment.build_ggml(arguments.environment, python))
     shim = arguments.shim or environment.build_shim()
     rows, versions = measure(arguments, python, shim.resolve())
-    write(arguments, python, rows, versions)
-    return 0
+    return 0 if publish(arguments, python, rows, versions) else 1
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def main() -> None:
         path, *cases = arguments.summary
         threads = max(row["threads"] for row in facts["rows"])
         rows = [row for row in facts["rows"] if row["threads"] == threads]
-        report.chart(rows, cases, f"{facts['machine']}, {threads} threads: time a call", Path(path))
+        report.chart(rows, cases, f"{facts['machine']}, {threads} threads: {report.CAPTION}", Path(path))
     else:
         report.charts(facts["rows"], facts["machine"], arguments.results.parent)
 

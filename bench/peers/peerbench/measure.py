@@ -68,6 +68,7 @@ class Side:
         self.seconds: list[float] = []
         self.refusal: str | None = None
         self.error: float | None = None
+        self._tolerance = tensors.tolerance
         try:
             self._work = implementation.prepare(case, tensors)
             self._work.call(0)
@@ -88,7 +89,7 @@ class Side:
             return {"reason": self.refusal}
         seconds = statistics.median(self.seconds)
         return {"seconds": seconds, "lowest": min(self.seconds), "highest": max(self.seconds), "rate": self._work.amount / seconds,
-                "error": self.error, "note": self._work.note}
+                "error": self.error, "agrees": self.error is None or self.error <= self._tolerance, "note": self._work.note}
 
 
 def median_quotient(numerators: list[float], denominators: list[float]) -> dict | None:

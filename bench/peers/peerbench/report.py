@@ -1,10 +1,10 @@
 """Table and charts of the rows that a run gives. A row: case, unit, peer, threads, and what measure.measure returned."""
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 HEADER = ("case", "threads", "peer", "peer", "ropewalk", "ropewalk is", "of roof", "error", "ropewalk's")
+CAPTION = "time of a call, in times of ropewalk's"
 OWN_COLOUR, PEER_COLOUR = "#1f6f8b", "#c8c8c8"
 
 
@@ -22,7 +22,13 @@ def measured(side: dict | None, unit: str) -> str:
 
 
 def error(side: dict | None) -> str:
-    return "-" if side is None or side.get("error") is None else f"{side['error']:.1e}"
+    if side is None or side.get("error") is None:
+        return "-"
+    return f"{side['error']:.1e}" + ("" if side.get("agrees", True) else " WRONG")
+
+
+def all_agree(rows: list[dict]) -> bool:
+    return all(side.get("agrees", True) for row in rows for side in (row["peer_side"], row.get("ropewalk", {})))
 
 
 def cells(row: dict) -> tuple[str, ...]:
@@ -44,17 +50,14 @@ def table(rows: list[dict]) -> str:
 
 
 def bars(rows: list[dict], case: str) -> list[tuple[str, float]]:
-    """Median seconds by implementation, fastest first; ropewalk's over its pairs with all peers."""
-    of_case = [row for row in rows if row["case"] == case]
-    found = [(row["peer"], row["peer_side"]["seconds"]) for row in of_case if "seconds" in row["peer_side"]]
-    own = [row["ropewalk"]["seconds"] for row in of_case if "seconds" in row.get("ropewalk", {})]
-    if own:
-        found.append(("ropewalk", statistics.median(own)))
-    return sorted(found, key=lambda bar: bar[1])
+    """How many times ropewalk's time each implementation takes, fastest first: medians of pairs, since absolute times drift between the runs of two
+    peers. Empty where ropewalk does not run the case."""
+    found = [(row["peer"], row["speedup"]["median"]) for row in rows if row["case"] == case and row.get("speedup")]
+    return sorted([*found, ("ropewalk", 1.0)], key=lambda bar: bar[1]) if found else []
 
 
 def chart(rows: list[dict], cases: list[str], title: str, path: Path) -> None:
-    """One panel a case: time a call, fastest on top."""
+    """One panel a case, fastest on top."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -68,13 +71,13 @@ def chart(rows: list[dict], cases: list[str], title: str, path: Path) -> None:
     for axis in axes.flat[len(panels):]:
         axis.axis("off")
     for axis, (case, found) in zip(axes.flat, panels):
-        names, seconds = zip(*found)
-        drawn = axis.barh(names, [s * 1e3 for s in seconds], color=[OWN_COLOUR if n == "ropewalk" else PEER_COLOUR for n in names])
-        axis.bar_label(drawn, [duration(s) for s in seconds], padding=3, fontsize=7)
+        names, times = zip(*found)
+        drawn = axis.barh(names, times, color=[OWN_COLOUR if n == "ropewalk" else PEER_COLOUR for n in names])
+        axis.bar_label(drawn, [f"{t:.2f}" for t in times], padding=3, fontsize=7)
         axis.invert_yaxis()
         axis.set_title(case, fontsize=9)
         axis.tick_params(labelsize=7)
-        axis.set_xlim(right=1.3e3 * seconds[-1])
+        axis.set_xlim(right=1.2 * times[-1])
         axis.set_xticks([])
         axis.spines[["top", "right", "bottom"]].set_visible(False)
     figure.suptitle(title, fontsize=10)
@@ -87,5 +90,5 @@ def charts(rows: list[dict], title: str, folder: Path) -> None:
     for kind in dict.fromkeys(row["case"].split("/")[0] for row in rows):
         for threads in dict.fromkeys(row["threads"] for row in rows):
             chosen = [row for row in rows if row["threads"] == threads and row["case"].startswith(kind + "/")]
-            chart(chosen, list(dict.fromkeys(row["case"] for row in chosen)), f"{title}, {threads} threads: time a call",
+            chart(chosen, list(dict.fromkeys(row["case"] for row in chosen)), f"{title}, {threads} threads: {CAPTION}",
                   folder / f"{kind}-{threads}.png")

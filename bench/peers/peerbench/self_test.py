@@ -141,6 +141,10 @@ class ReportTest(unittest.TestCase):
         row = json.loads(json.dumps({"case": "decode/fp32/b1/n70", "unit": "GB/s", "peer": "reference", "threads": 1,
                                      "peer_side": result.pop("peer"), **result}))
         self.assertEqual(len(report.cells(row)), len(report.HEADER))
+        self.assertTrue(report.all_agree([row]))
+        row["ropewalk"] |= {"error": 1.0, "agrees": False}
+        self.assertFalse(report.all_agree([row]))
+        self.assertIn("WRONG", report.table([row]))
         self.assertEqual([name for name, _ in report.bars([row], row["case"])], ["reference", "ropewalk"])
 
 

@@ -11,6 +11,10 @@ from .cases import Case
 Array = np.ndarray
 WORKING_SET = 512 << 20  # buffers that a call rotates over exceed every cache: 16 times an L3 of 32 MiB
 ROPE_THETA = 10000.0
+# Largest absolute errors of implementations that agree; a wrong layout, mask or scale gives 0.1 and more. The narrow types' includes quantisation; rope's
+# is for phases that are formed in fp32.
+TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2, "fp16": 1e-2, "int8": 2e-2, "int4": 8e-2, "fp8": 8e-2}
+ROPE_TOLERANCE = {"fp32": 1e-2, "bf16": 1e-1, "fp16": 1e-2}
 
 
 def to_bits(values: Array, element_type: str) -> Array:
@@ -73,6 +77,10 @@ class Tensors:
         """Rows of the output [batch * queries] that are compared: all of a step, a sample of a prompt."""
         rows = self.case.tokens if self.case.kind == "rope" else self.case.batch * self.case.queries
         return sorted({round(i * (rows - 1) / 15) for i in range(16)}) if rows > 16 else range(rows)
+
+    @property
+    def tolerance(self) -> float:
+        return (ROPE_TOLERANCE if self.case.kind == "rope" else TOLERANCE)[self.case.type]
 
     def expected(self) -> Array | None:
         """[checked rows, heads, dim] in fp64."""
