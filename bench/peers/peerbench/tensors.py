@@ -11,8 +11,8 @@ from .cases import Case
 Array = np.ndarray
 WORKING_SET = 512 << 20  # buffers that a call rotates over exceed every cache: 16 times an L3 of 32 MiB
 ROPE_THETA = 10000.0
-# Largest absolute errors of implementations that agree; a wrong layout, mask or scale gives 0.1 and more. The narrow types' includes quantisation; rope's
-# is for phases that are formed in fp32.
+# Largest absolute errors of implementations that agree; a wrong layout, mask or scale gives 0.1 and more. The narrow types' includes quantisation;
+# rope's is for phases that are formed in fp32.
 TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2, "fp16": 1e-2, "int8": 2e-2, "int4": 8e-2, "fp8": 8e-2}
 ROPE_TOLERANCE = {"fp32": 1e-2, "bf16": 1e-1, "fp16": 1e-2}
 
