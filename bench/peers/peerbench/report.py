@@ -1,6 +1,7 @@
 """Table and charts of the rows that a run gives. A row: case, unit, peer, threads, and what measure.measure returned."""
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 HEADER = ("case", "threads", "peer", "peer", "ropewalk", "ropewalk is", "of roof", "error", "ropewalk's")
@@ -47,6 +48,27 @@ def table(rows: list[dict]) -> str:
     lines = [HEADER, *(cells(row) for row in rows)]
     widths = [max((len(line[i]) for line in lines if len(line) > i and not line[i].startswith("not run")), default=0) for i in range(len(HEADER))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def markdown(rows: list[dict], cases: list[str]) -> str:
+    """A line a case: ropewalk's rate, share of the roof and error (medians over its pairs), then how many times as fast it is as each peer, and the
+    peer's error."""
+    rows = [row for row in rows if row["case"] in cases and row.get("speedup")]
+    names = list(dict.fromkeys(row["peer"] for row in rows))
+    lines = [["case", "ropewalk", "of the roof", "error", *names], ["---"] * (4 + len(names))]
+    for case in cases:
+        found = {row["peer"]: row for row in rows if row["case"] == case}
+        own = [row["ropewalk"] for row in found.values()]
+        shares = [row["roof_share"]["median"] for row in found.values() if row.get("roof_share")]
+        rate = statistics.median(side["rate"] for side in own)
+        unit = next(iter(found.values()))["unit"]
+        speed = f"{rate:.3g} {unit}" if rate else duration(statistics.median(side["seconds"] for side in own))
+        line = [case, speed, f"{statistics.median(shares):.0%}" if shares else "-", error(own[0])]
+        for name in names:
+            row = found.get(name)
+            line.append(f"{row['speedup']['median']:.2f} ×, {error(row['peer_side'])}" if row else "-")
+        lines.append(line)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def bars(rows: list[dict], case: str) -> list[tuple[str, float]]:

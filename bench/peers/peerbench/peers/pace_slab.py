@@ -59,7 +59,7 @@ class Peer:
     def _rope(self, case: Case, tensors: Tensors) -> Work:
         half = case.dim // 2
         angle = tensors.positions[:, None] * ROPE_THETA ** (-np.arange(half) / half)
-        cos, sin = (common.tensor(np.tile(f(angle), 2)[None], case.type) for f in (np.cos, np.sin))
+        cos, sin = (common.tensor(f(angle)[None], case.type) for f in (np.cos, np.sin))
         x = to_bits(tensors.x[None], case.type)
         # the operator rotates q and k: the heads of the case are split between the two
         buffers = [common.wrap(b).split((case.heads - 8, 8), dim=2) for b in (copies(x) if case.tokens > 1 else [x])]
