@@ -1,0 +1,1 @@
+"""Measures attention libraries and ropewalk side by side. Entry point: ../run.py."""
