@@ -150,16 +150,6 @@ status check_plain_rows(const attention_batch& batch) {
     return {};
 }
 
-// The arithmetic follows from types, precision and target only; see attention_precision.
-int choose_arithmetic(const simd::attention_kernels& kernels, const attention_problem& problem, dtype operand) {
-    const bool fast = problem.precision == attention_precision::fast, rounds = fast || problem.q_type != dtype::fp32;
-    const auto available = [&](int arithmetic) { return kernels.qk[static_cast<int>(operand)][arithmetic] != nullptr; };
-    if (operand == dtype::bf16 && (fast || problem.q_type == dtype::bf16) && available(simd::dot_bf16)) return simd::dot_bf16;
-    if (operand == dtype::int8 && rounds && available(simd::dot_integer)) return simd::dot_integer;
-    if (operand == dtype::int4 && fast && available(simd::dot_integer)) return simd::dot_integer;
-    return simd::fma_fp32;
-}
-
 void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type, dtype v_type) {
     simd::attend_shape& shape = plan.shape;
     shape = {};
@@ -174,8 +164,9 @@ void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type,
     shape.k_type = static_cast<int>(k_type);
     shape.v_type = static_cast<int>(v_type);
     shape.out_type = static_cast<int>(problem.out_type);
-    shape.qk_arithmetic = choose_arithmetic(plan.kernels->attention, problem, k_type);
-    shape.pv_arithmetic = choose_arithmetic(plan.kernels->attention, problem, v_type);
+    const bool fast = problem.precision == attention_precision::fast;
+    shape.qk_arithmetic = simd::choose_arithmetic(plan.kernels->attention, shape.k_type, shape.q_type, fast);
+    shape.pv_arithmetic = simd::choose_arithmetic(plan.kernels->attention, shape.v_type, shape.q_type, fast);
     const double scale = problem.scale != 0.0f ? double{problem.scale} : 1.0 / std::sqrt(double(problem.k_dim));
     shape.scale = static_cast<float>(scale * log2e);
     shape.softcap = static_cast<float>(double{problem.softcap} * log2e);

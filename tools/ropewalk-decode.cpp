@@ -42,7 +42,7 @@ struct options {
     std::vector<int64_t> contexts{4096};
     std::vector<int32_t> batches{1};
     std::vector<std::string> kv_types;
-    std::string q_type;
+    std::string q_type, precision = "standard";
     std::vector<int32_t> threads;
     int32_t page_tokens = 64, repetitions = 5;
     int64_t least_megabytes = beyond_cache_bytes() >> 20;
@@ -53,7 +53,7 @@ struct options {
 struct session {
     options chosen;
     target used = target::scalar;
-    std::vector<dtype> kv_types;
+    std::vector<kv_preset> kv_types;
     std::vector<workers> teams;  // one for each number of threads
     std::vector<int32_t> threads;
     report_file json, csv;
@@ -62,11 +62,24 @@ struct session {
     [[nodiscard]] bool shows_table() const { return !json.takes_stdout() && !csv.takes_stdout(); }
 };
 
-result<dtype> type_named(const char* option, const std::string& text) {
+result<dtype> query_type(const std::string& text) {
     for (const dtype type : {dtype::fp32, dtype::bf16}) {
         if (text == name(type)) return type;
     }
-    return refusal(status_code::invalid_argument, "{} is {}; must be fp32 or bf16", std::string_view(option), text);
+    return refusal(status_code::invalid_argument, "--q-type is {}; must be fp32 or bf16", text);
+}
+
+result<attention_precision> precision_named(const std::string& text) {
+    if (text == "standard") return attention_precision::standard;
+    if (text == "fast") return attention_precision::fast;
+    return refusal(status_code::invalid_argument, "--precision is {}; must be standard or fast", text);
+}
+
+result<kv_preset> preset_named(const std::string& text) {
+    if (const kv_preset* preset = find_kv_preset(text); preset != nullptr) return *preset;
+    std::string names;
+    for (const kv_preset& preset : kv_presets) names.append(names.empty() ? "" : ", ").append(preset.name);
+    return refusal(status_code::invalid_argument, "--kv-type is {}; must be one of {}", text, names);
 }
 
 result<session> open_session(const options& chosen, std::vector<std::string> default_kv_types) {
@@ -76,9 +89,9 @@ result<session> open_session(const options& chosen, std::vector<std::string> def
     if (!used.ok()) return used.state();
     s.used = *used;
     for (const std::string& text : chosen.kv_types.empty() ? default_kv_types : chosen.kv_types) {
-        const result<dtype> type = type_named("--kv-type", text);
-        if (!type.ok()) return type.state();
-        s.kv_types.push_back(*type);
+        const result<kv_preset> preset = preset_named(text);
+        if (!preset.ok()) return preset.state();
+        s.kv_types.push_back(*preset);
     }
     s.threads = chosen.threads.empty() ? std::vector<int32_t>{workers::available()} : chosen.threads;
     for (const int32_t threads : s.threads) {
@@ -134,16 +147,16 @@ std::string find_trace() {
 }
 
 // One replay measured: `repetitions` runs, the roof over a buffer beyond the caches after each.
-result<decode_row> replay_row(const session& s, const trace& recorded, dtype kv_type, std::size_t team, std::span<const std::byte> buffer,
+result<decode_row> replay_row(const session& s, const trace& recorded, const kv_preset& kv, std::size_t team, std::span<const std::byte> buffer,
                               const std::function<void()>& progress) {
-    result<trace_replay> replay = trace_replay::create(recorded, {*s.chosen.prefill, kv_type, s.chosen.page_tokens});
+    result<trace_replay> replay = trace_replay::create(recorded, {*s.chosen.prefill, kv, s.chosen.page_tokens});
     if (!replay.ok()) return replay.state();
     status why;
     const simd::kernel_table* kernels = simd::active_kernels(&why);
     if (kernels == nullptr) return why;
 
     decode_row row = row_of(s, "replay", recorded.model, team);
-    row.kv_type = kv_type;
+    row.kv = kv;
     row.context = recorded.tokens;
     std::vector<double> steps, attention, append;
     std::vector<std::vector<float>> first;
@@ -190,10 +203,10 @@ int replay_all(session& s, const trace& recorded, const std::string& path) {
     progress_bar bar(total);
     int64_t done = 0;
     int code = exit_ok;
-    for (const dtype kv_type : s.kv_types) {
+    for (const kv_preset& kv : s.kv_types) {
         for (std::size_t team = 0; team < s.teams.size(); ++team) {
-            const auto progress = [&] { bar.show(++done, fmt::format("{} KV, {} threads", name(kv_type), s.threads[team])); };
-            const result<decode_row> row = replay_row(s, recorded, kv_type, team, buffer->bytes(), progress);
+            const auto progress = [&] { bar.show(++done, fmt::format("{} KV, {} threads", kv.name, s.threads[team])); };
+            const result<decode_row> row = replay_row(s, recorded, kv, team, buffer->bytes(), progress);
             bar.clear();
             if (!row.ok()) return bad_input(tool, row.state().text());
             add_row(s, rows, *row);
@@ -274,13 +287,17 @@ result<std::vector<model_shape>> models_of(const options& chosen) {
 
 result<std::vector<sweep_case>> cases_of(const session& s, const std::vector<model_shape>& models) {
     std::vector<sweep_case> cases;
+    const result<attention_precision> precision = precision_named(s.chosen.precision);
+    if (!precision.ok()) return precision.state();
     for (const model_shape& model : models) {
-        for (const dtype kv_type : s.kv_types) {
-            const result<dtype> q_type = s.chosen.q_type.empty() ? result<dtype>(kv_type) : type_named("--q-type", s.chosen.q_type);
+        for (const kv_preset& kv : s.kv_types) {
+            const result<dtype> q_type = !s.chosen.q_type.empty()                ? query_type(s.chosen.q_type)
+                                         : element_bytes(kv.k_type) != 0 ? result<dtype>(kv.k_type)
+                                                                         : result<dtype>(dtype::bf16);
             if (!q_type.ok()) return q_type.state();
             for (const int64_t context : s.chosen.contexts) {
                 for (const int32_t batch : s.chosen.batches) {
-                    cases.push_back({model, kv_type, *q_type, context, batch, s.chosen.page_tokens, s.chosen.least_megabytes << 20});
+                    cases.push_back({model, kv, *q_type, *precision, context, batch, s.chosen.page_tokens, s.chosen.least_megabytes << 20});
                 }
             }
         }
@@ -292,7 +309,7 @@ result<std::vector<sweep_case>> cases_of(const session& s, const std::vector<mod
     return cases;
 }
 
-std::string case_text(const sweep_case& c) { return fmt::format("{} {} context {} batch {}", c.model.name, name(c.kv_type), c.context, c.batch); }
+std::string case_text(const sweep_case& c) { return fmt::format("{} {} context {} batch {}", c.model.name, c.kv.name, c.context, c.batch); }
 
 // True if the case fits in what is free, with a twentieth and 256 MiB to spare; otherwise says why it is left out.
 bool fits(const sweep_case& c) {
@@ -313,7 +330,8 @@ status sweep_one(session& s, const sweep_case& c, table& rows, progress_bar& bar
         const result<measurement> m = cache->measure(s.chosen.repetitions, s.teams[team], progress);
         if (!m.ok()) return m.state();
         decode_row row = row_of(s, "synthetic", c.model, team);
-        row.kv_type = c.kv_type;
+        row.kv = c.kv;
+        row.precision = c.precision;
         row.q_type = c.q_type;
         row.context = c.context;
         row.batch = c.batch;
@@ -386,11 +404,12 @@ void add_synthetic_options(CLI::App& app, options& chosen) {
                                chosen.least_megabytes))
         ->check(CLI::Range(1, 1 << 24))
         ->group(group);
-    app.add_option("--q-type", chosen.q_type, "Type of queries and outputs: fp32, bf16 (default: as --kv-type)")->group(group);
+    app.add_option("--q-type", chosen.q_type, "Type of queries and outputs: fp32, bf16 (default: as --kv-type, bf16 with quantised ones)")->group(group);
+    app.add_option("--precision", chosen.precision, "standard, or fast: q and probabilities may be rounded, to 8 bits with k4v4")->group(group);
 }
 
 void add_common_options(CLI::App& app, options& chosen) {
-    app.add_option("--kv-type", chosen.kv_types, "Type of keys and values, a list: fp32, bf16 (default: both; synthetic: bf16)")->delimiter(',');
+    app.add_option("--kv-type", chosen.kv_types, "Types of keys and values, a list: fp32, bf16, fp16, fp8, k8v8, k8v4, k4v4 (default: fp32 and bf16; synthetic: bf16)")->delimiter(',');
     app.add_option("--threads", chosen.threads, fmt::format("Threads, a list (default: all {})", workers::available()))->delimiter(',');
     app.add_option("--page-tokens", chosen.page_tokens, "Tokens of a page: 16, 32, 64, 128 or 256 (default: 64)")->check(CLI::Range(16, 256));
     app.add_option("--repetitions", chosen.repetitions, "Measurements of a row (default: 5)")->check(CLI::Range(1, 1000));
@@ -403,7 +422,7 @@ void add_common_options(CLI::App& app, options& chosen) {
 std::optional<std::string> misplaced(const CLI::App& app, bool synthetic) {
     const std::vector<const char*> foreign =
         synthetic ? std::vector<const char*>{"--trace", "--prefill"}
-                  : std::vector<const char*>{"--window", "--softcap", "--alibi", "--context", "--batch", "--min-cache", "--q-type"};
+                  : std::vector<const char*>{"--window", "--softcap", "--alibi", "--context", "--batch", "--min-cache", "--q-type", "--precision"};
     for (const char* option : foreign) {
         if (app.count(option) == 0) continue;
         return synthetic ? fmt::format("{} is for the replay of a trace; leave out --model and --heads", option)

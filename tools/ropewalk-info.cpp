@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <ropewalk/ropewalk.hpp>
+#include "simd/attention/attend.hpp"
 #include "simd/core/dispatch.hpp"
 #include "simd/core/xsimd_version.hpp"
 #include "tools/lib/cli.hpp"
@@ -27,7 +28,7 @@ constexpr target all_targets[] = {target::scalar, target::avx2, target::avx512, 
 // Which code stands behind an operation, for each element type of K and V (of the tensor itself for rope and conversion).
 struct operation {
     std::string name;
-    std::string kernel[simd::dtype_count];
+    std::string kernel[simd::kv_type_count];
 };
 
 // The target's name, "scalar" where the target left the reference in its place, "-" where there is nothing.
@@ -37,35 +38,37 @@ std::string origin(Function function, Function reference, const simd::kernel_tab
     return function == reference ? "scalar" : table.target;
 }
 
+// The arithmetic that attention_plan chooses for queries over K and V of the type.
+std::string arithmetic_of(const simd::attention_kernels& kernels, int type, dtype query, attention_precision precision) {
+    const char* names[] = {" fma", " bf16 dot", " integer dot"};
+    return names[simd::choose_arithmetic(kernels, type, static_cast<int>(query), precision == attention_precision::fast)];
+}
+
 std::vector<operation> operations_of(const simd::kernel_table& table, const simd::kernel_table& reference) {
     std::vector<operation> operations = {{"rope, half pairs", {}},
                                          {"rope, interleaved pairs", {}},
+                                         {"gather, convert", {}},
+                                         {"output", {}},
                                          {"append K", {}},
                                          {"append V", {}},
-                                         {"gather, convert", {}},
                                          {"attention, fp32 queries", {}},
-                                         {"attention, bf16 queries", {}},
-                                         {"softmax, fp32 queries", {}},
-                                         {"softmax, bf16 queries", {}},
-                                         {"output", {}}};
+                                         {"attention, 16-bit queries", {}},
+                                         {"attention, fast precision", {}}};
     const auto& attention = table.attention;
-    for (int type = 0; type < simd::dtype_count; ++type) {
-        // The rule of attention_plan: a bf16 query over bf16 keys and values takes the pair dot where the target has one.
-        const bool dot = type == simd::bf16 && attention.qk[type][simd::dot_bf16] != nullptr;
-        const int arithmetic = dot ? simd::dot_bf16 : simd::fma_fp32;
-        const auto qk = [&](int how) { return origin(attention.qk[type][how], reference.attention.qk[type][how], table); };
-        const auto softmax = [&](int how) { return origin(attention.softmax[how], reference.attention.softmax[how], table); };
+    for (int type = 0; type < simd::kv_type_count; ++type) {
+        const auto page_origin = origin(attention.qk[type][simd::fma_fp32], reference.attention.qk[type][simd::fma_fp32], table);
+        const auto with = [&](dtype query, attention_precision precision) { return page_origin + arithmetic_of(attention, type, query, precision); };
+        const bool tensor = type < simd::dtype_count;
         const std::string kernels[] = {
-            origin(table.rope.rotate[type][0], reference.rope.rotate[type][0], table),
-            origin(table.rope.rotate[type][1], reference.rope.rotate[type][1], table),
+            tensor ? origin(table.rope.rotate[type][0], reference.rope.rotate[type][0], table) : "-",
+            tensor ? origin(table.rope.rotate[type][1], reference.rope.rotate[type][1], table) : "-",
+            tensor ? origin(table.kv.load_row[type], reference.kv.load_row[type], table) : "-",
+            tensor ? origin(attention.finish[type], reference.attention.finish[type], table) : "-",
             origin(table.kv.pack_k[type], reference.kv.pack_k[type], table),
             origin(table.kv.pack_v[type], reference.kv.pack_v[type], table),
-            origin(table.kv.load_row[type], reference.kv.load_row[type], table),
-            qk(simd::fma_fp32) + " fma",
-            qk(arithmetic) + (dot ? " bf16 dot" : " fma"),
-            softmax(simd::fma_fp32),
-            softmax(arithmetic),
-            origin(attention.finish[type], reference.attention.finish[type], table),
+            with(dtype::fp32, attention_precision::standard),
+            with(dtype::bf16, attention_precision::standard),
+            with(dtype::fp32, attention_precision::fast),
         };
         for (std::size_t i = 0; i < operations.size(); ++i) operations[i].kernel[type] = kernels[i];
     }
@@ -100,8 +103,9 @@ ordered_json gather(const std::string& requested, target used) {
     const simd::kernel_table* reference = simd::kernels_of(target::scalar);
     if (table == nullptr || reference == nullptr) return info;
     for (const operation& o : operations_of(*table, *reference)) {
-        info["operations"].push_back(
-            {{"name", o.name}, {"fp32", o.kernel[simd::fp32]}, {"bf16", o.kernel[simd::bf16]}, {"fp16", o.kernel[simd::fp16]}});
+        ordered_json row = {{"name", o.name}};
+        for (int type = 0; type < simd::kv_type_count; ++type) row[std::string(name(static_cast<dtype>(type)))] = o.kernel[type];
+        info["operations"].push_back(row);
     }
     return info;
 }
@@ -122,10 +126,15 @@ void print_text(const ordered_json& info) {
     for (const ordered_json& t : info["targets"]) targets.row({text(t["name"]), yes(t["compiled"]), yes(t["supported"]), t["active"] ? "*" : ""});
     fmt::print("\n");
 
-    table operations(stdout,
-                     {{"operation, by KV type", align::left, 24}, {"fp32", align::left, 20}, {"bf16", align::left, 20}, {"fp16", align::left}});
+    std::vector<table::column> columns = {{"operation, by KV type", align::left, 25}};
+    for (int type = 0; type < simd::kv_type_count; ++type) columns.push_back({std::string(name(static_cast<dtype>(type))), align::left, 16});
+    table operations(stdout, columns);
     operations.header();
-    for (const ordered_json& o : info["operations"]) operations.row({text(o["name"]), text(o["fp32"]), text(o["bf16"]), text(o["fp16"])});
+    for (const ordered_json& o : info["operations"]) {
+        std::vector<std::string> cells;
+        for (const ordered_json& cell : o) cells.push_back(text(cell));
+        operations.row(cells);
+    }
 }
 
 }  // namespace

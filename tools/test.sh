@@ -2,10 +2,10 @@
 # Builds and tests everything, from a clean clone: installs what is missing, then one ctest run over all stages, in order, that stops at the
 # first failure. Builds are tests of that run too (<stage>: build), so its last lines are the summary of all there is.
 #
-#   tools/test.sh [--quick | --all] [STAGE ...]
+#   tools/test.sh [--quick] [STAGE ...]
 #
 #   release    g++, -Werror: all tests on every x86 target the host has, structure and packaging tests
-#   emulated   only where the host lacks AVX-512 and tools/emulate-avx512.sh exists: the kernels on an emulated processor
+#   emulated   only where the host lacks AVX-512: the kernels, and a choice of the runtime, on an emulated processor (tools/emulate-avx512.sh)
 #   clang      the library with clang 19, -Werror
 #   xsimd      the kernels with the newest xsimd headers
 #   asan       address and undefined-behaviour sanitizers
@@ -13,7 +13,7 @@
 #   arm64      cross build, on qemu's cortex-a53, neoverse-n1 (no dot products) and max (all of them)
 #   debug      -O0 baseline code on qemu's Nehalem (no AVX: an instruction too new is a SIGILL) and Haswell
 #
-# Without arguments: release, clang, xsimd, asan. --all: all of them, --quick: release only. ROPEWALK_JOBS: parallel jobs, default all cores. Builds go to build/test/<stage>.
+# Without arguments all of them, in this order; --quick: release only. ROPEWALK_JOBS: parallel jobs, default all cores. Builds go to build/test/<stage>.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -55,22 +55,18 @@ configuration() {
 
 stages=()
 quick=0
-all=0
 for argument in "$@"; do
   case $argument in
     --quick) quick=1 ;;
-    --all) all=1 ;;
     -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) configuration "$argument"; stages+=("$argument") ;;
   esac
 done
 if [ "$quick" = 1 ]; then
   stages=(release)
-elif [ ${#stages[@]} = 0 ] && [ "$all" = 0 ]; then
-  stages=(release clang xsimd asan)
 elif [ ${#stages[@]} = 0 ]; then
   stages=(release emulated clang xsimd asan tsan arm64 debug)
-  if [ "$has_avx512" = 1 ] || [ ! -e tools/emulate-avx512.sh ]; then stages=("${stages[@]/emulated/}"); fi
+  if [ "$has_avx512" = 1 ]; then stages=("${stages[@]/emulated/}"); fi
 fi
 
 if [ "$quick" = 1 ]; then tools/setup.sh; else tools/setup.sh --test; fi

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include <ropewalk/executor.hpp>
 #include <ropewalk/export.hpp>
@@ -58,6 +59,23 @@ struct ROPEWALK_API kv_layout {
     // Bytes that one token of one layer takes.
     [[nodiscard]] int64_t token_bytes() const noexcept { return kv_heads * record_bytes() / page_tokens; }
 };
+
+// Pairs of types that go well together, by name: 16 bits and more alike for K and V; 8 and 4 bits as k8v8, k8v4 and k4v4.
+struct kv_preset {
+    std::string_view name;
+    dtype k_type, v_type;
+};
+inline constexpr kv_preset kv_presets[] = {
+    {"fp32", dtype::fp32, dtype::fp32}, {"bf16", dtype::bf16, dtype::bf16}, {"fp16", dtype::fp16, dtype::fp16}, {"fp8", dtype::fp8, dtype::fp8},
+    {"k8v8", dtype::int8, dtype::int8}, {"k8v4", dtype::int8, dtype::int4}, {"k4v4", dtype::int4, dtype::int4},
+};
+// Null if no preset has that name.
+constexpr const kv_preset* find_kv_preset(std::string_view name) noexcept {
+    for (const kv_preset& preset : kv_presets) {
+        if (preset.name == name) return &preset;
+    }
+    return nullptr;
+}
 
 // A view of count pages; page ids index it. base is 64-byte aligned. Plain data: copy it freely.
 struct kv_pages {

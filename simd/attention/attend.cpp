@@ -406,6 +406,14 @@ walker make_walker(const kernel_table& kernels, const attend_shape& shape, const
 
 }  // namespace
 
+int choose_arithmetic(const attention_kernels& kernels, int kv_type, int q_type, bool fast) noexcept {
+    const auto available = [&](int arithmetic) { return kernels.qk[kv_type][arithmetic] != nullptr; };
+    if (kv_type == bf16 && (fast || q_type == bf16) && available(dot_bf16)) return dot_bf16;
+    if (kv_type == int8 && (fast || q_type != fp32) && available(dot_integer)) return dot_integer;
+    if (kv_type == int4 && fast && available(dot_integer)) return dot_integer;
+    return fma_fp32;
+}
+
 key_range visible_keys(const attend_shape& shape, int64_t position, int32_t tokens, int32_t kv_len) noexcept {
     const int64_t last_position = position + tokens - 1;
     const int64_t first = shape.left >= position ? 0 : position - shape.left;

@@ -9,6 +9,9 @@
 
 namespace ropewalk::simd {
 
+// The arithmetic of a product with K or V of the type. It follows from types, precision (attention_precision) and target only.
+int choose_arithmetic(const attention_kernels& kernels, int kv_type, int q_type, bool fast) noexcept;
+
 // What all blocks of a plan have in common.
 struct attend_shape {
     int32_t heads, kv_heads, group;   // group = heads / kv_heads

@@ -44,33 +44,34 @@ std::vector<std::vector<float>> outputs_of(const trace_replay::settings& chosen,
 
 TEST(replay, same_bits_however_it_is_cut) {
     serial_executor serial;
-    for (const dtype kv_type : {dtype::fp32, dtype::bf16}) {
-        const auto expected = outputs_of({200, kv_type, 64}, default_executor());
-        EXPECT_EQ(outputs_of({200, kv_type, 64}, serial), expected) << "one thread";
-        EXPECT_EQ(outputs_of({250, kv_type, 16}, default_executor()), expected) << "pages of 16 tokens, 250 prefilled";
-        EXPECT_EQ(outputs_of({recorded_trace().tokens, kv_type, 256}, default_executor()), expected) << "all prefilled";
+    for (const kv_preset& kv : kv_presets) {
+        SCOPED_TRACE(kv.name);
+        const auto expected = outputs_of({200, kv, 64}, default_executor());
+        EXPECT_EQ(outputs_of({200, kv, 64}, serial), expected) << "one thread";
+        EXPECT_EQ(outputs_of({250, kv, 16}, default_executor()), expected) << "pages of 16 tokens, 250 prefilled";
+        EXPECT_EQ(outputs_of({recorded_trace().tokens, kv, 256}, default_executor()), expected) << "all prefilled";
     }
 }
 
 TEST(replay, refuses_impossible_settings) {
-    EXPECT_EQ(trace_replay::create(recorded_trace(), {-1, dtype::fp32, 64}).state().code(), status_code::invalid_argument);
-    EXPECT_EQ(trace_replay::create(recorded_trace(), {257, dtype::fp32, 64}).state().code(), status_code::invalid_argument);
-    EXPECT_EQ(trace_replay::create(recorded_trace(), {0, dtype::fp32, 0}).state().code(), status_code::invalid_argument);
-    EXPECT_EQ(trace_replay::create(recorded_trace(), {0, dtype::fp32, 48}).state().code(), status_code::invalid_argument);
+    EXPECT_EQ(trace_replay::create(recorded_trace(), {-1, *find_kv_preset("fp32"), 64}).state().code(), status_code::invalid_argument);
+    EXPECT_EQ(trace_replay::create(recorded_trace(), {257, *find_kv_preset("fp32"), 64}).state().code(), status_code::invalid_argument);
+    EXPECT_EQ(trace_replay::create(recorded_trace(), {0, *find_kv_preset("fp32"), 0}).state().code(), status_code::invalid_argument);
+    EXPECT_EQ(trace_replay::create(recorded_trace(), {0, *find_kv_preset("fp32"), 48}).state().code(), status_code::invalid_argument);
 }
 
 // The bounds are of the size of what they bound: an error ten times the largest one that happens would be noticed in most outputs.
 TEST(replay, bounds_are_tight) {
-    for (const dtype kv_type : {dtype::fp32, dtype::bf16}) {
+    for (const auto& [name, most] : {std::pair{"fp32", 1e-4}, {"fp16", 0.1}, {"bf16", 0.5}, {"k8v8", 2.0}}) {
         const trace_layer& layer = recorded_trace().layers[1];
-        const attention_bounds bounds = bounds_of(recorded_trace(), layer, kv_type);
+        const attention_bounds bounds = bounds_of(recorded_trace(), layer, *find_kv_preset(name));
         double largest = 0.0, size = 0.0;
         for (size_t i = 0; i < bounds.out.size(); ++i) {
             ASSERT_GT(bounds.out[i], 0.0);
             largest = std::max(largest, bounds.out[i]);
             size = std::max(size, std::abs(layer.out[i]));
         }
-        EXPECT_LT(largest, size * (kv_type == dtype::bf16 ? 0.5 : 1e-4));
+        EXPECT_LT(largest, size * most) << name;
     }
 }
 

@@ -7,9 +7,10 @@
 namespace ropewalk::toolkit {
 namespace {
 
-kv_cache_config config_of(const model_shape& model, dtype kv_type, int32_t page_tokens, int32_t page_count) {
+kv_cache_config config_of(const model_shape& model, const kv_preset& kv, int32_t page_tokens, int32_t page_count) {
     kv_cache_config config;
-    config.layout.k_type = config.layout.v_type = kv_type;
+    config.layout.k_type = kv.k_type;
+    config.layout.v_type = kv.v_type;
     config.layout.kv_heads = model.kv_heads;
     config.layout.k_dim = config.layout.v_dim = model.head_dim;
     config.layout.page_tokens = page_tokens;
@@ -22,12 +23,12 @@ kv_cache_config config_of(const model_shape& model, dtype kv_type, int32_t page_
 
 decode_engine::decode_engine(const model_shape& model, kv_cache cache) : model_(model), cache_(std::move(cache)) {}
 
-result<int64_t> decode_engine::cache_bytes(const model_shape& model, dtype kv_type, int32_t page_tokens, int32_t page_count) {
-    return kv_cache::required_bytes(config_of(model, kv_type, page_tokens, page_count));
+result<int64_t> decode_engine::cache_bytes(const model_shape& model, const kv_preset& kv, int32_t page_tokens, int32_t page_count) {
+    return kv_cache::required_bytes(config_of(model, kv, page_tokens, page_count));
 }
 
-result<decode_engine> decode_engine::create(const model_shape& model, dtype kv_type, dtype q_type, int32_t page_tokens, int32_t page_count) {
-    result<kv_cache> cache = kv_cache::create(config_of(model, kv_type, page_tokens, page_count));
+result<decode_engine> decode_engine::create(const model_shape& model, const number_types& types, int32_t page_tokens, int32_t page_count) {
+    result<kv_cache> cache = kv_cache::create(config_of(model, types.kv, page_tokens, page_count));
     if (!cache.ok()) return cache.state();
     decode_engine engine(model, std::move(*cache));
     if (model.encoding == model_shape::position::rope) {
@@ -44,7 +45,8 @@ result<decode_engine> decode_engine::create(const model_shape& model, dtype kv_t
     problem.heads = model.heads;
     problem.kv_heads = model.kv_heads;
     problem.k_dim = problem.v_dim = model.head_dim;
-    problem.q_type = problem.out_type = q_type;
+    problem.q_type = problem.out_type = types.q;
+    problem.precision = types.precision;
     problem.scale = model.scale;
     problem.softcap = model.softcap;
     problem.alibi_slopes = engine.slopes_.empty() ? nullptr : engine.slopes_.data();

@@ -23,12 +23,18 @@ struct layer_tensors {
     std::span<float> lse;  // or empty
 };
 
+struct number_types {
+    kv_preset kv;
+    dtype q = dtype::fp32;  // of queries, new keys and values, and outputs
+    attention_precision precision = attention_precision::standard;
+};
+
 class decode_engine {
 public:
     // A cache of page_count pages of page_tokens tokens. Q and the output have type q_type.
-    static result<decode_engine> create(const model_shape& model, dtype kv_type, dtype q_type, int32_t page_tokens, int32_t page_count);
+    static result<decode_engine> create(const model_shape& model, const number_types& types, int32_t page_tokens, int32_t page_count);
     // Bytes such a cache takes, all layers.
-    static result<int64_t> cache_bytes(const model_shape& model, dtype kv_type, int32_t page_tokens, int32_t page_count);
+    static result<int64_t> cache_bytes(const model_shape& model, const kv_preset& kv, int32_t page_tokens, int32_t page_count);
 
     kv_cache& cache() { return cache_; }
     // All pages of all layers.

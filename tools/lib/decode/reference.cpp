@@ -7,7 +7,6 @@ namespace ropewalk::toolkit {
 namespace {
 
 constexpr double unit_fp32 = 0x1p-24;
-constexpr double unit_bf16 = 0x1p-8;  // 8 bits of significand, to nearest
 
 // Rows [heads, tokens, dim] rotated in double.
 std::vector<double> rotated(const std::vector<float>& rows, const trace& recorded) {
@@ -29,17 +28,41 @@ std::vector<double> rotated(const std::vector<float>& rows, const trace& recorde
     return turned;
 }
 
-struct rounding {
-    double score;  // relative to scale * sum |q| |k|
-    double value;  // relative to sum p |v|
-};
-
-// Scores: k is rounded to the stored type; rotation of q and k adds 3u each, the sum of head_dim products sqrt(head_dim) u (errors of either sign),
-// scaling and the base-2 exponent 4u. Values: rounding to the stored type, and the sums over the tokens.
-rounding rounding_of(dtype kv_type, int32_t head_dim, int64_t tokens) {
-    const double stored = kv_type == dtype::bf16 ? unit_bf16 : 0.0;
-    return {stored + (10.0 + std::sqrt(head_dim)) * unit_fp32, stored + (4.0 + std::sqrt(static_cast<double>(tokens))) * unit_fp32};
+// How far each value of a row may be from what a page of the type makes of it: half a step (kv_pages.hpp).
+template <class T>
+void storing_errors(dtype type, const T* x, int64_t dim, double* errors) {
+    double largest = 0.0;
+    for (int64_t d = 0; d < dim; ++d) largest = std::max(largest, std::fabs(double{x[d]}));
+    for (int64_t d = 0; d < dim; ++d) {
+        const double size = std::fabs(double{x[d]});
+        switch (type) {
+            case dtype::fp32: errors[d] = 0.0; break;
+            case dtype::bf16: errors[d] = size * 0x1p-8; break;  // 8 bits of significand, to nearest
+            case dtype::fp16: errors[d] = std::max(size * 0x1p-11, 0x1p-25); break;
+            case dtype::int8: errors[d] = largest / 127.0 * 0.50001; break;
+            case dtype::fp8: errors[d] = std::max(size * 0x1p-4, largest / 448.0 * 0x1p-10) * 1.00001; break;
+            case dtype::int4: {
+                const auto [low, high] = std::minmax_element(x + d / 32 * 32, x + std::min<int64_t>(d / 32 * 32 + 32, dim));
+                const double step = (double{*high} - double{*low}) / 15.0;
+                // scale and mid are fp16: the codes are 8 steps away at most, and the last one may fall short by what the scale lost.
+                errors[d] = step * 0.51 + 0x1p-11 * (16.0 * step + std::fabs(double{*low} + 8.0 * step)) + 0x1p-20;
+                break;
+            }
+        }
+    }
 }
+
+template <class T>
+std::vector<double> storing_errors(dtype type, const std::vector<T>& rows, int64_t dim) {
+    std::vector<double> errors(rows.size());
+    for (std::size_t at = 0; at < rows.size(); at += static_cast<std::size_t>(dim)) storing_errors(type, rows.data() + at, dim, errors.data() + at);
+    return errors;
+}
+
+// fp32 arithmetic. Scores, relative to scale * sum |q| |k|: rotation of q and k adds 3u each, the sum of head_dim products sqrt(head_dim) u (errors of
+// either sign), scaling and the base-2 exponent 4u. Values, relative to sum p |v|: the sums over the tokens.
+double score_rounding(int32_t head_dim) { return (10.0 + std::sqrt(head_dim)) * unit_fp32; }
+double value_rounding(int64_t tokens) { return (4.0 + std::sqrt(static_cast<double>(tokens))) * unit_fp32; }
 
 // One query row against keys 0 .. count - 1.
 struct row_reference {
@@ -47,18 +70,19 @@ struct row_reference {
     double error = 0.0;   // sum p d
     double factor = 1.0;  // what second-order terms add
 
-    row_reference(const double* q, const double* k, int64_t dim, int64_t count, double scale, double relative)
+    row_reference(const double* q, const double* k, const double* k_errors, int64_t dim, int64_t count, double scale)
         : probability(static_cast<std::size_t>(count)), score_error(probability.size()) {
         double most = -INFINITY, sum = 0.0, largest = 0.0;
         for (std::size_t j = 0; j < probability.size(); ++j) {
-            double dot = 0.0, size = 0.0;
+            double dot = 0.0, size = 0.0, stored = 0.0;
             for (int64_t d = 0; d < dim; ++d) {
                 const double product = q[d] * k[static_cast<int64_t>(j) * dim + d];
                 dot += product;
                 size += std::fabs(product);
+                stored += std::fabs(q[d]) * k_errors[static_cast<int64_t>(j) * dim + d];
             }
             probability[j] = scale * dot;
-            score_error[j] = relative * scale * size;
+            score_error[j] = scale * (stored + score_rounding(static_cast<int32_t>(dim)) * size);
             most = std::max(most, probability[j]);
             largest = std::max(largest, score_error[j]);
         }
@@ -72,34 +96,35 @@ struct row_reference {
 };
 
 // Bounds of the outputs of one row: v points to [tokens, dim] of the KV head.
-void bound_row(const row_reference& row, const float* v, int64_t dim, double value_error, double* bounds) {
+void bound_row(const row_reference& row, const float* v, const double* v_errors, int64_t dim, double rounding, double* bounds) {
     for (int64_t d = 0; d < dim; ++d) {
-        double out = 0.0, size = 0.0, moved = 0.0;
+        double out = 0.0, size = 0.0, stored = 0.0, moved = 0.0;
         const auto value = [&](std::size_t j) { return double{v[static_cast<int64_t>(j) * dim + d]}; };
         for (std::size_t j = 0; j < row.probability.size(); ++j) {
             out += row.probability[j] * value(j);
             size += row.probability[j] * std::fabs(value(j));
+            stored += row.probability[j] * v_errors[static_cast<int64_t>(j) * dim + d];
         }
         for (std::size_t j = 0; j < row.probability.size(); ++j) moved += row.probability[j] * row.score_error[j] * std::fabs(value(j) - out);
-        bounds[d] = row.factor * moved + value_error * size;
+        bounds[d] = row.factor * (moved + stored) + rounding * size;
     }
 }
 
 }  // namespace
 
-attention_bounds bounds_of(const trace& recorded, const trace_layer& layer, dtype kv_type) {
+attention_bounds bounds_of(const trace& recorded, const trace_layer& layer, const kv_preset& kv) {
     const model_shape& model = recorded.model;
     const int64_t dim = model.head_dim, group = model.heads / model.kv_heads, tokens = recorded.tokens;
     const double scale = model.scale > 0.0f ? double{model.scale} : 1.0 / std::sqrt(static_cast<double>(dim));
-    const rounding errors = rounding_of(kv_type, model.head_dim, tokens);
     const std::vector<double> q = rotated(layer.q, recorded), k = rotated(layer.k, recorded);
+    const std::vector<double> k_errors = storing_errors(kv.k_type, k, dim), v_errors = storing_errors(kv.v_type, layer.v, dim);
     attention_bounds bounds{std::vector<double>(layer.out.size()), std::vector<double>(layer.lse.size())};
     for (int64_t head = 0; head < model.heads; ++head) {
         const int64_t kv_first = head / group * tokens * dim;
         for (int64_t token = 0; token < tokens; ++token) {
             const int64_t at = head * tokens + token;
-            const row_reference row(q.data() + at * dim, k.data() + kv_first, dim, token + 1, scale, errors.score);
-            bound_row(row, layer.v.data() + kv_first, dim, errors.value, bounds.out.data() + at * dim);
+            const row_reference row(q.data() + at * dim, k.data() + kv_first, k_errors.data() + kv_first, dim, token + 1, scale);
+            bound_row(row, layer.v.data() + kv_first, v_errors.data() + kv_first, dim, value_rounding(tokens), bounds.out.data() + at * dim);
             const auto index = static_cast<std::size_t>(at);
             bounds.lse[index] = row.factor * row.error + (4.0 + std::fabs(layer.lse[index])) * unit_fp32;
         }

@@ -13,8 +13,8 @@ struct attention_bounds {
     std::vector<double> lse;  // [heads, tokens]
 };
 
-// Causal attention in double over the layer's q, k, v, rotated in double. A key stored with relative error e moves a score by at most
-// d_j = e * scale * sum |q| |k_j|, hence the output by sum_j p_j d_j |v_j - out|, to first order; values and fp32 sums add their own terms.
-attention_bounds bounds_of(const trace& recorded, const trace_layer& layer, dtype kv_type);
+// Causal attention in double over the layer's q, k, v, rotated in double. Keys stored with errors e move a score by at most
+// d_j = scale * sum |q| e_j, hence the output by sum_j p_j d_j |v_j - out|, to first order; values and fp32 sums add their own terms.
+attention_bounds bounds_of(const trace& recorded, const trace_layer& layer, const kv_preset& kv);
 
 }  // namespace ropewalk::toolkit

@@ -35,7 +35,7 @@ result<trace_replay> trace_replay::create(const trace& recorded, const settings&
     if (chosen.page_tokens < 1) return refusal(status_code::invalid_argument, "page_tokens is {}; must be positive", chosen.page_tokens);
     const int64_t pages = (recorded.tokens + chosen.page_tokens - 1) / chosen.page_tokens;
     result<decode_engine> engine =
-        decode_engine::create(recorded.model, chosen.kv_type, dtype::fp32, chosen.page_tokens, static_cast<int32_t>(pages));
+        decode_engine::create(recorded.model, {chosen.kv, dtype::fp32}, chosen.page_tokens, static_cast<int32_t>(pages));
     if (!engine.ok()) return engine.state();
     return trace_replay(recorded, chosen, std::move(*engine));
 }
@@ -86,7 +86,7 @@ void trace_replay::compare(comparison& checks) const {
     const model_shape& model = recorded_->model;
     for (std::size_t l = 0; l < recorded_->layers.size(); ++l) {
         const trace_layer& layer = recorded_->layers[l];
-        attention_bounds bounds = bounds_of(*recorded_, layer, chosen_.kv_type);
+        attention_bounds bounds = bounds_of(*recorded_, layer, chosen_.kv);
         for (double& bound : bounds.out) bound += layer.recorded_error;
         checks.bounded(fmt::format("layer{}.attn_out", layer.number), outputs_[l], layer.out, bounds.out);
         const std::vector<double> lse = tokens_first<double>(layer.lse, 1, model.heads, recorded_->tokens, 1);
@@ -99,8 +99,8 @@ status check_trace(golden_reader& golden, comparison& checks, executor& on) {
     trace recorded;
     const status loaded = load_trace(golden, recorded);
     if (!loaded.ok() || !golden.state().ok()) return loaded;
-    for (const dtype kv_type : {dtype::fp32, dtype::bf16}) {
-        result<trace_replay> replay = trace_replay::create(recorded, {recorded.prompt_tokens, kv_type, 64});
+    for (const kv_preset& kv : kv_presets) {
+        result<trace_replay> replay = trace_replay::create(recorded, {recorded.prompt_tokens, kv, 64});
         if (!replay.ok()) return replay.state();
         trace_replay::timing unused;
         const status ran = replay->run(on, unused);

@@ -16,7 +16,7 @@ class trace_replay {
 public:
     struct settings {
         int64_t prefill = 0;  // tokens of the first step; 0 decodes everything
-        dtype kv_type = dtype::fp32;
+        kv_preset kv = *find_kv_preset("fp32");
         int32_t page_tokens = 64;
     };
     // What the decode steps of one run took.

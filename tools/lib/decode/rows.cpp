@@ -11,8 +11,9 @@ nlohmann::ordered_json to_json(const decode_row& row) {
         {"mode", row.mode},
         {"model", model.name},
         {"target", name(row.used)},
-        {"kv_type", name(row.kv_type)},
+        {"kv_type", row.kv.name},
         {"q_type", name(row.q_type)},
+        {"precision", row.precision == attention_precision::fast ? "fast" : "standard"},
         {"heads", model.heads},
         {"kv_heads", model.kv_heads},
         {"head_dim", model.head_dim},
@@ -71,7 +72,7 @@ std::vector<std::string> table_cells(const decode_row& row) {
     const spread share = row.bandwidth.share();
     std::vector<std::string> cells = {
         row.model->name,
-        std::string(name(row.kv_type)),
+        std::string(row.kv.name),
         std::to_string(row.context),
         std::to_string(row.batch),
         std::to_string(row.threads),

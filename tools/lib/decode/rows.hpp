@@ -18,7 +18,9 @@ struct decode_row {
     std::string mode;  // "replay" or "synthetic"
     const model_shape* model = nullptr;
     target used = target::scalar;
-    dtype kv_type = dtype::bf16, q_type = dtype::fp32;
+    kv_preset kv = *find_kv_preset("bf16");
+    dtype q_type = dtype::fp32;
+    attention_precision precision = attention_precision::standard;
     int64_t context = 0;  // keys that the last token sees
     int32_t batch = 1, threads = 1, page_tokens = 64;
     // Medians over the repetitions.

@@ -34,10 +34,11 @@ std::vector<std::byte> random_elements(dtype type, std::size_t count, uint64_t s
 }
 
 // Fills memory at the speed of a copy: every block gets a piece of one random pattern that starts elsewhere. Any element of a page may hold any
-// number, so no page layout has to be known.
+// number, so no page layout has to be known. Quantised pages get bf16 numbers: any bits are codes, and as scales of either width they are ordinary numbers.
 void fill(std::span<std::byte> memory, dtype type, executor& on) {
     constexpr std::size_t block = std::size_t{1} << 20, shifts = 4096, shift = 64;
-    const std::vector<std::byte> pattern = random_elements(type, (block + shifts * shift) / static_cast<std::size_t>(element_bytes(type)), 1);
+    const dtype element = element_bytes(type) != 0 ? type : dtype::bf16;
+    const std::vector<std::byte> pattern = random_elements(element, (block + shifts * shift) / static_cast<std::size_t>(element_bytes(element)), 1);
     std::atomic<std::size_t> cursor{0};
     parallel(on, on.concurrency(), [&](int32_t) {
         for (std::size_t i; (i = cursor.fetch_add(1, std::memory_order_relaxed)) * block < memory.size();) {
@@ -52,7 +53,7 @@ int64_t pages_of_batch(const sweep_case& c) { return c.batch * ((c.context + c.p
 result<int64_t> batches_of(const sweep_case& c) {
     const int64_t pages = pages_of_batch(c);
     if (pages > INT32_MAX) return refusal(status_code::invalid_argument, "context {} times batch {} needs more than 2^31 pages", c.context, c.batch);
-    const result<int64_t> bytes = decode_engine::cache_bytes(c.model, c.kv_type, c.page_tokens, static_cast<int32_t>(pages));
+    const result<int64_t> bytes = decode_engine::cache_bytes(c.model, c.kv, c.page_tokens, static_cast<int32_t>(pages));
     if (!bytes.ok()) return bytes.state();
     return std::max<int64_t>(1, (c.least_bytes + *bytes - 1) / *bytes);
 }
@@ -63,7 +64,7 @@ result<int64_t> synthetic_cache::bytes(const sweep_case& c) {
     if (c.page_tokens < 1) return refusal(status_code::invalid_argument, "page_tokens is {}; must be positive", c.page_tokens);
     const result<int64_t> batches = batches_of(c);
     if (!batches.ok()) return batches;
-    return decode_engine::cache_bytes(c.model, c.kv_type, c.page_tokens, static_cast<int32_t>(*batches * pages_of_batch(c)));
+    return decode_engine::cache_bytes(c.model, c.kv, c.page_tokens, static_cast<int32_t>(*batches * pages_of_batch(c)));
 }
 
 synthetic_cache::synthetic_cache(const sweep_case& c, decode_engine engine) : case_(c), engine_(std::move(engine)) {
@@ -80,11 +81,11 @@ result<synthetic_cache> synthetic_cache::create(const sweep_case& c, executor& o
     const result<int64_t> batches = batches_of(c);
     if (!batches.ok()) return batches.state();
     const auto pages = static_cast<int32_t>(*batches * pages_of_batch(c));
-    result<decode_engine> engine = decode_engine::create(c.model, c.kv_type, c.q_type, c.page_tokens, pages);
+    result<decode_engine> engine = decode_engine::create(c.model, {c.kv, c.q_type, c.precision}, c.page_tokens, pages);
     if (!engine.ok()) return engine.state();
     synthetic_cache cache(c, std::move(*engine));
     cache.batches_.resize(static_cast<std::size_t>(*batches));
-    fill(cache.engine_.memory(), c.kv_type, on);
+    fill(cache.engine_.memory(), c.kv.k_type, on);
     const status filled = cache.fill_sequences();
     if (!filled.ok()) return filled;
     return cache;

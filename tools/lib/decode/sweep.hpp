@@ -17,8 +17,9 @@ namespace ropewalk::toolkit {
 // One cache; measured once for each number of threads.
 struct sweep_case {
     model_shape model;
-    dtype kv_type = dtype::bf16;
+    kv_preset kv = *find_kv_preset("bf16");
     dtype q_type = dtype::bf16;
+    attention_precision precision = attention_precision::standard;
     int64_t context = 4096;  // keys the new token sees, its own included
     int32_t batch = 1;       // sequences in a step
     int32_t page_tokens = 64;
