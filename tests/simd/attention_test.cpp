@@ -10,6 +10,7 @@
 #include <ropewalk/types.hpp>
 #include "simd/core/dispatch.hpp"
 #include "simd/core/element.hpp"
+#include "tests/elements.hpp"
 #include "tests/guarded.hpp"
 
 namespace ropewalk::simd {
@@ -19,10 +20,8 @@ constexpr float canary = 12345.0f;
 constexpr double eps = 1.1920929e-7;
 
 std::vector<target> vector_targets() {
-    std::vector<target> found;
-    for (const target t : {target::avx2, target::avx512, target::avx512_bf16, target::neon, target::neon_bf16}) {
-        if (kernels_of(t) != nullptr) found.push_back(t);
-    }
+    std::vector<target> found = test::available_targets();
+    std::erase(found, target::scalar);
     return found;
 }
 
