@@ -44,7 +44,9 @@ struct paged_layers {
         memory = random_memory(layers * layer_bytes(), kv_type);
     }
     [[nodiscard]] int64_t layer_bytes() const { return page_count * layout.page_stride_bytes(); }
-    [[nodiscard]] std::span<std::byte> layer(int64_t i) { return memory.bytes().subspan(static_cast<std::size_t>(i % layers * layer_bytes()), static_cast<std::size_t>(layer_bytes())); }
+    [[nodiscard]] std::span<std::byte> layer(int64_t i) {
+        return memory.bytes().subspan(static_cast<std::size_t>(i % layers * layer_bytes()), static_cast<std::size_t>(layer_bytes()));
+    }
     [[nodiscard]] kv_pages pages(int64_t i) { return {layer(i).data(), layout, page_count}; }
 };
 
@@ -94,8 +96,8 @@ void decode(benchmark::State& state, const simd::kernel_table& kernels, const he
 
 void prefill(benchmark::State& state, const simd::kernel_table& kernels, const head_shape& shape, dtype type, int64_t tokens) {
     executor& on = default_executor();
-    auto& kv = kept(shape.text() + std::string(name(type)) + std::to_string(tokens),
-                    [&] { return std::make_unique<paged_layers>(shape, type, tokens, 0); });
+    auto& kv =
+        kept(shape.text() + std::string(name(type)) + std::to_string(tokens), [&] { return std::make_unique<paged_layers>(shape, type, tokens, 0); });
     step s(make_problem(shape, type), kv, tokens, tokens, on);
     const bool pair_dot = type == dtype::bf16 && kernels.roof.bf16_dot != nullptr;
     run_paired(
@@ -106,12 +108,15 @@ void prefill(benchmark::State& state, const simd::kernel_table& kernels, const h
 }  // namespace
 
 void register_attention() {
-    for (const head_shape& shape : {head_shape{32, 8, 128}, head_shape{32, 32, 128}, head_shape{28, 4, 128}, head_shape{64, 8, 128}, head_shape{71, 1, 64}}) {
+    for (const head_shape& shape :
+         {head_shape{32, 8, 128}, head_shape{32, 32, 128}, head_shape{28, 4, 128}, head_shape{64, 8, 128}, head_shape{71, 1, 64}}) {
         for (const dtype type : {dtype::bf16, dtype::fp32, dtype::fp16, dtype::int8, dtype::int4, dtype::fp8}) {
             for (const int64_t tokens : {4096, 16384}) {
                 const std::string rest = std::string(name(type)) + "/" + shape.text() + "/n" + std::to_string(tokens);
-                for_targets("decode", rest, [=](benchmark::State& state, const simd::kernel_table& k) { decode(state, k, shape, type, tokens, false); });
-                for_targets("decode_one_core", rest, [=](benchmark::State& state, const simd::kernel_table& k) { decode(state, k, shape, type, tokens, true); });
+                for_targets("decode", rest,
+                            [=](benchmark::State& state, const simd::kernel_table& k) { decode(state, k, shape, type, tokens, false); });
+                for_targets("decode_one_core", rest,
+                            [=](benchmark::State& state, const simd::kernel_table& k) { decode(state, k, shape, type, tokens, true); });
             }
         }
     }

@@ -31,7 +31,8 @@ struct head_shape {
 };
 
 // Registers `body` as operation/<target>/rest for every vector target of this host. The body runs with the target in force.
-void for_targets(const std::string& operation, const std::string& rest, const std::function<void(benchmark::State&, const simd::kernel_table&)>& body);
+void for_targets(const std::string& operation, const std::string& rest,
+                 const std::function<void(benchmark::State&, const simd::kernel_table&)>& body);
 
 // Runs the benchmark loop: `work` is timed, `roof` gives the ceiling in the unit of work's rate, both per iteration. `amount` of work per iteration,
 // in 10^9 of `unit` ("GB/s" or "GFLOP/s").

@@ -11,7 +11,8 @@ std::string shape_text(int32_t heads, int32_t dim, int64_t tokens) {
     return "h" + std::to_string(heads) + "x" + std::to_string(dim) + "/n" + std::to_string(tokens);
 }
 
-void rope_inplace(benchmark::State& state, const simd::kernel_table& kernels, dtype type, rope_pairing pairing, int32_t heads, int32_t dim, int64_t tokens) {
+void rope_inplace(benchmark::State& state, const simd::kernel_table& kernels, dtype type, rope_pairing pairing, int32_t heads, int32_t dim,
+                  int64_t tokens) {
     executor& on = default_executor();
     const rope_table table = require(rope_table::growing(require(rope_spec::standard(dim, 10000.0)), tokens));
     std::vector<int64_t> positions(static_cast<std::size_t>(tokens));
@@ -23,10 +24,13 @@ void rope_inplace(benchmark::State& state, const simd::kernel_table& kernels, dt
     options.pairing = pairing;
     run_paired(
         state, "GB/s", 2.0 * static_cast<double>(bytes) * 1e-9, [&](int64_t) { return rope_apply(table, positions, q, {}, options, on); },
-        [&](int64_t) { return toolkit::scale_roof(kernels.roof, {reinterpret_cast<float*>(other.data()), static_cast<std::size_t>(bytes) / 4}, on); });
+        [&](int64_t) {
+            return toolkit::scale_roof(kernels.roof, {reinterpret_cast<float*>(other.data()), static_cast<std::size_t>(bytes) / 4}, on);
+        });
 }
 
-// `tokens` new tokens of each of `layers` layers, written to fresh slots every iteration, as decoding does. Bytes: K and V read once in fp32 and written once.
+// `tokens` new tokens of each of `layers` layers, written to fresh slots every iteration, as decoding does. Bytes: K and V read once in fp32 and
+// written once.
 void append(benchmark::State& state, const simd::kernel_table& kernels, dtype type, bool rotate, int64_t tokens) {
     executor& on = default_executor();
     constexpr int64_t layers = 32;
@@ -57,7 +61,9 @@ void append(benchmark::State& state, const simd::kernel_table& kernels, dtype ty
             }
             return status();
         },
-        [&](int64_t) { return toolkit::scale_roof(kernels.roof, {reinterpret_cast<float*>(other.data()), static_cast<std::size_t>(bytes) / 8}, on); });
+        [&](int64_t) {
+            return toolkit::scale_roof(kernels.roof, {reinterpret_cast<float*>(other.data()), static_cast<std::size_t>(bytes) / 8}, on);
+        });
 }
 
 }  // namespace
@@ -66,9 +72,8 @@ void register_rope() {
     for (const dtype type : {dtype::fp32, dtype::bf16, dtype::fp16}) {
         for (const rope_pairing pairing : {rope_pairing::half, rope_pairing::interleaved}) {
             const std::string operation = pairing == rope_pairing::half ? "rope_inplace" : "rope_inplace_interleaved";
-            for_targets(operation, std::string(name(type)) + "/" + shape_text(40, 128, 4096), [=](benchmark::State& state, const simd::kernel_table& k) {
-                rope_inplace(state, k, type, pairing, 40, 128, 4096);
-            });
+            for_targets(operation, std::string(name(type)) + "/" + shape_text(40, 128, 4096),
+                        [=](benchmark::State& state, const simd::kernel_table& k) { rope_inplace(state, k, type, pairing, 40, 128, 4096); });
         }
     }
     for (const dtype type : {dtype::bf16, dtype::fp32}) {

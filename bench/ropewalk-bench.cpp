@@ -14,15 +14,19 @@ void require(const status& s) {
     }
 }
 
-void for_targets(const std::string& operation, const std::string& rest, const std::function<void(benchmark::State&, const simd::kernel_table&)>& body) {
+void for_targets(const std::string& operation, const std::string& rest,
+                 const std::function<void(benchmark::State&, const simd::kernel_table&)>& body) {
     for (const target t : {target::avx2, target::avx512, target::avx512_bf16, target::neon, target::neon_bf16}) {
         const simd::kernel_table* kernels = simd::kernels_of(t);
         if (kernels == nullptr) continue;
         const std::string full = operation + "/" + std::string(name(t)) + "/" + rest;
-        benchmark::RegisterBenchmark(full.c_str(), [=](benchmark::State& state) {
-            require(limit_target(t));
-            body(state, *kernels);
-        })->UseManualTime()->MeasureProcessCPUTime();
+        benchmark::RegisterBenchmark(full.c_str(),
+                                     [=](benchmark::State& state) {
+                                         require(limit_target(t));
+                                         body(state, *kernels);
+                                     })
+            ->UseManualTime()
+            ->MeasureProcessCPUTime();
     }
 }
 
@@ -50,8 +54,8 @@ void run_paired(benchmark::State& state, const char* unit, double amount, const 
 
 runtime::mapped_memory random_memory(int64_t bytes, dtype type) {
     runtime::mapped_memory memory = require(runtime::mapped_memory::create(bytes));
-    // One block of random values, repeated: what is read costs the same as if all were different. Quantised pages get bf16 values too: any bits are codes,
-    // and as scales of either width they are ordinary numbers.
+    // One block of random values, repeated: what is read costs the same as if all were different. Quantised pages get bf16 values too: any bits are
+    // codes, and as scales of either width they are ordinary numbers.
     constexpr std::size_t block = std::size_t{1} << 20;
     std::vector<std::byte> pattern(block);
     std::mt19937 generator(1);

@@ -41,7 +41,8 @@ int main() {
     std::normal_distribution<float> normal;
     for (int64_t tokens = 100, step = 0; step <= 20; tokens = 1, ++step) {
         // What the server's projections would have produced.
-        std::vector<float> q(static_cast<std::size_t>(tokens * heads * dim)), k(static_cast<std::size_t>(tokens * kv_heads * dim)), v(k.size()), out(q.size());
+        std::vector<float> q(static_cast<std::size_t>(tokens * heads * dim)), k(static_cast<std::size_t>(tokens * kv_heads * dim)), v(k.size()),
+            out(q.size());
         for (auto* tensor : {&q, &k, &v}) {
             for (float& x : *tensor) x = normal(generator);
         }
@@ -67,7 +68,7 @@ int main() {
         if (auto s = run(plan, q_view, cache->pages(layer), out_view, {}, aligned); !s) return fail(s);
     }
     const kv_cache_stats stats = cache->stats();
-    std::printf("%lld tokens in %d of %d pages on target %s\n", static_cast<long long>(stats.tokens), stats.total_pages - stats.free_pages, stats.total_pages,
-                name(active_target().value()).data());
+    std::printf("%lld tokens in %d of %d pages on target %s\n", static_cast<long long>(stats.tokens), stats.total_pages - stats.free_pages,
+                stats.total_pages, name(active_target().value()).data());
     return 0;
 }

@@ -26,8 +26,8 @@ constexpr int32_t most_rows = 96;
 // Floats of Q, scores, O and running O that a block may keep in a worker's L2 (half of 512 KiB).
 constexpr int32_t most_floats = 65536;
 
-// A core's share of a common server, to compare memory with arithmetic: 12 GB/s and 50 GFLOP/s. Only the order of the items and the choice to stay on one
-// thread depend on it, never a result.
+// A core's share of a common server, to compare memory with arithmetic: 12 GB/s and 50 GFLOP/s. Only the order of the items and the choice to stay on
+// one thread depend on it, never a result.
 constexpr double ns_per_byte = 1.0 / 12.0;
 constexpr double ns_per_flop = 1.0 / 50.0;
 // Waking a sleeping worker costs 25 to 40 us (design.md section 6): less work than that is done sooner alone.
@@ -59,7 +59,8 @@ status check_problem(const attention_problem& problem) {
     if (auto s = not_negative("scale", problem.scale); !s) return s;
     if (auto s = not_negative("softcap", problem.softcap); !s) return s;
     if (problem.precision != attention_precision::standard && problem.precision != attention_precision::fast) {
-        return refuse(status_code::invalid_argument, "problem.precision is %d; must be 0 (standard) or 1 (fast)", static_cast<int>(problem.precision));
+        return refuse(status_code::invalid_argument, "problem.precision is %d; must be 0 (standard) or 1 (fast)",
+                      static_cast<int>(problem.precision));
     }
     if (problem.span.left < 0 || problem.span.right < 0) {
         return refuse(status_code::invalid_argument, "problem.span is {left %lld, right %lld}; both must be >= 0",
@@ -126,7 +127,8 @@ status check_page_table(const attention_batch& batch, const kv_layout& layout, i
         const int64_t needed = round_up(batch.kv_lens[s], layout.page_tokens) / layout.page_tokens;
         if (pages < needed) {
             return refuse(status_code::invalid_argument, "sequence %zu has %lld pages; kv_len %lld needs %lld of %d tokens", s,
-                          static_cast<long long>(pages), static_cast<long long>(batch.kv_lens[s]), static_cast<long long>(needed), layout.page_tokens);
+                          static_cast<long long>(pages), static_cast<long long>(batch.kv_lens[s]), static_cast<long long>(needed),
+                          layout.page_tokens);
         }
     }
     for (std::size_t i = 0; i < batch.page_ids.size(); ++i) {
@@ -272,7 +274,8 @@ void builder::add_items() {
     for (const double cost : plan.costs) total += cost;
     plan.workers = total < inline_ns ? 1 : concurrency;
     const double target = plan.workers == 1 ? total : total / (plan.workers * items_per_worker);
-    const int64_t least_chunks = round_up(least_item_bytes, simd::chunk_tokens * token_bytes(plan.shape)) / (simd::chunk_tokens * token_bytes(plan.shape));
+    const int64_t least_chunks =
+        round_up(least_item_bytes, simd::chunk_tokens * token_bytes(plan.shape)) / (simd::chunk_tokens * token_bytes(plan.shape));
     int64_t partials = 0;
     plan.counters = 0;
     for (std::size_t b = 0; b < plan.blocks.size(); ++b) {
@@ -281,7 +284,8 @@ void builder::add_items() {
         const int64_t most = std::max<int64_t>(1, chunks / least_chunks);
         block.items = target <= 0.0 ? 1 : static_cast<int32_t>(std::clamp<int64_t>(std::llround(plan.costs[b] / target), 1, most));
         for (int32_t i = 0; i < block.items; ++i) {
-            plan.items.push_back({static_cast<int32_t>(b), block.chunk_first + chunks * i / block.items, block.chunk_first + chunks * (i + 1) / block.items});
+            plan.items.push_back(
+                {static_cast<int32_t>(b), block.chunk_first + chunks * i / block.items, block.chunk_first + chunks * (i + 1) / block.items});
         }
         if (block.items > 1) {
             block.counter = plan.counters++;
@@ -342,6 +346,7 @@ status build_plan(std::unique_ptr<plan_state>& slot, const attention_problem& pr
         plan->shape.page_tokens = layout->page_tokens;
         plan->shape.page_stride = layout->page_stride_bytes();
         plan->shape.head_stride = layout->head_stride_bytes();
+        plan->shape.hadamard = layout->hadamard;
         plan->shape.v_offset = layout->k_part_bytes();
         plan->shape.k_scale_offset = plan->shape.v_offset + layout->v_part_bytes();
         plan->shape.v_scale_offset = plan->shape.k_scale_offset + layout->k_scale_bytes();

@@ -28,9 +28,7 @@ struct run_context {
     std::byte* workspace;
 
     std::atomic<int64_t>& cursor() const { return *reinterpret_cast<std::atomic<int64_t>*>(workspace); }
-    std::atomic<int32_t>& counter(int32_t index) const {
-        return reinterpret_cast<std::atomic<int32_t>*>(workspace + plan.counters_offset)[index];
-    }
+    std::atomic<int32_t>& counter(int32_t index) const { return reinterpret_cast<std::atomic<int32_t>*>(workspace + plan.counters_offset)[index]; }
 };
 
 // One item. Of a split block, whoever completes the last part folds all of them: nobody waits.
@@ -44,8 +42,8 @@ void run_item(const run_context& context, const attention_plan::state::item& ite
     }
     auto* partials = reinterpret_cast<float*>(context.workspace + plan.partials_offset) + block.partial;
     const int64_t one = simd::partial_floats(int64_t{rows.tokens} * plan.shape.group, plan.shape.v_pad);
-    simd::attend(*plan.kernels, plan.shape, context.tensors, rows, item.chunk_first, item.chunk_last, partials + (item.chunk_first - block.chunk_first) * one,
-                 scratch);
+    simd::attend(*plan.kernels, plan.shape, context.tensors, rows, item.chunk_first, item.chunk_last,
+                 partials + (item.chunk_first - block.chunk_first) * one, scratch);
     if (context.counter(block.counter).fetch_add(1, std::memory_order_acq_rel) + 1 == block.items) {
         simd::finish_block(*plan.kernels, plan.shape, context.tensors, rows, block.chunk_last - block.chunk_first, partials, scratch);
     }
@@ -124,15 +122,15 @@ simd::attend_tensors make_tensors(const attention_plan::state& plan, const const
 
 }  // namespace
 
-status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, head_view out, std::span<float> lse,
-           std::span<std::byte> workspace, executor& on) noexcept {
+status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, head_view out, std::span<float> lse, std::span<std::byte> workspace,
+           executor& on) noexcept {
     const attention_plan::state* state = plan.internals();
     if (auto s = check_run(state, true, q, out, lse, workspace); !s) return s;
     if (auto s = runtime::check_pages(pages); !s) return s;
     const kv_layout &given = pages.layout, &built = state->layout;
     if (given.k_type != built.k_type || given.v_type != built.v_type || given.kv_heads != built.kv_heads || given.k_dim != built.k_dim ||
-        given.v_dim != built.v_dim || given.page_tokens != built.page_tokens || given.page_stride_bytes() != built.page_stride_bytes() ||
-        given.head_stride_bytes() != built.head_stride_bytes()) {
+        given.v_dim != built.v_dim || given.page_tokens != built.page_tokens || given.hadamard != built.hadamard ||
+        given.page_stride_bytes() != built.page_stride_bytes() || given.head_stride_bytes() != built.head_stride_bytes()) {
         return refuse(status_code::invalid_argument, "pages.layout differs from the layout that the plan was built for");
     }
     if (pages.count < state->page_count) {
@@ -189,7 +187,8 @@ status merge(const_head_view a, std::span<const float> lse_a, const_head_view b,
     if (a.dim > max_dim) return refuse(status_code::invalid_argument, "a.dim is %d; must be at most %d", a.dim, max_dim);
     const auto rows = static_cast<std::size_t>(a.tokens * a.heads);
     for (const std::size_t size : {lse_a.size(), lse_b.size(), lse.size()}) {
-        if (size != rows) return refuse(status_code::invalid_argument, "lse_a, lse_b or lse has %zu elements; must have tokens * heads = %zu", size, rows);
+        if (size != rows)
+            return refuse(status_code::invalid_argument, "lse_a, lse_b or lse has %zu elements; must have tokens * heads = %zu", size, rows);
     }
     float x[max_dim], y[max_dim];
     for (int64_t token = 0; token < a.tokens; ++token) {

@@ -134,17 +134,19 @@ void append_job::append_k(const token_run& run, int32_t head, const float* const
     alignas(64) float scratch[scratch_floats];
     const float* rows = scratch;
     int64_t row_stride = layout.k_dim;
-    if (k_.type == dtype::fp32 && !turned_) {
+    if (k_.type == dtype::fp32 && !turned_ && !layout.hadamard) {
         rows = reinterpret_cast<const float*>(runtime::row_address(k_, run.token, head));
         row_stride = k_.token_stride;
     } else {
         for (int32_t i = 0; i < run.count; ++i) {
             float* row = scratch + i * row_stride;
             kernels_.kv.load_row[static_cast<int>(k_.type)](runtime::row_address(k_, run.token + i, head), row, layout.k_dim);
-            if (!turned_) continue;
-            const int32_t pairs = rope_.table->pairs();
-            kernels_.rope.rotate[simd::fp32][static_cast<int>(rope_.options.pairing)](
-                {row + rope_.options.first_dim, 0, 1, pairs, rope_rows[i], rope_rows[i] + pairs});
+            if (turned_) {
+                const int32_t pairs = rope_.table->pairs();
+                kernels_.rope.rotate[simd::fp32][static_cast<int>(rope_.options.pairing)](
+                    {row + rope_.options.first_dim, 0, 1, pairs, rope_rows[i], rope_rows[i] + pairs});
+            }
+            if (layout.hadamard) kernels_.kv.hadamard(row, layout.k_dim);
         }
     }
     kernels_.kv.pack_k[static_cast<int>(layout.k_type)](rows, row_stride, layout.k_dim, runtime::k_part(pages_, run.slot / layout.page_tokens, head),
@@ -156,12 +158,14 @@ void append_job::append_v(const token_run& run, int32_t head) const noexcept {
     alignas(64) float scratch[scratch_floats];
     const float* rows = scratch;
     int64_t row_stride = layout.v_dim;
-    if (v_.type == dtype::fp32) {
+    if (v_.type == dtype::fp32 && !layout.hadamard) {
         rows = reinterpret_cast<const float*>(runtime::row_address(v_, run.token, head));
         row_stride = v_.token_stride;
     } else {
         for (int32_t i = 0; i < run.count; ++i) {
-            kernels_.kv.load_row[static_cast<int>(v_.type)](runtime::row_address(v_, run.token + i, head), scratch + i * row_stride, layout.v_dim);
+            float* row = scratch + i * row_stride;
+            kernels_.kv.load_row[static_cast<int>(v_.type)](runtime::row_address(v_, run.token + i, head), row, layout.v_dim);
+            if (layout.hadamard) kernels_.kv.hadamard(row, layout.v_dim);
         }
     }
     kernels_.kv.pack_v[static_cast<int>(layout.v_type)](rows, row_stride, layout.v_dim, runtime::v_part(pages_, run.slot / layout.page_tokens, head),

@@ -35,6 +35,9 @@ status kv_layout::validate() const noexcept {
     if (const status s = check_range("layout.kv_heads", kv_heads, 1, std::numeric_limits<int32_t>::max()); !s.ok()) return s;
     if (const status s = check_range("layout.k_dim", k_dim, 1, most_dims); !s.ok()) return s;
     if (const status s = check_range("layout.v_dim", v_dim, 1, most_dims); !s.ok()) return s;
+    if (hadamard && (k_dim % 16 != 0 || v_dim % 16 != 0)) {
+        return refuse(status_code::invalid_argument, "layout.hadamard needs dims that are multiples of 16; k_dim is %d, v_dim %d", k_dim, v_dim);
+    }
     if (page_tokens < 16 || page_tokens > 256 || (page_tokens & (page_tokens - 1)) != 0) {
         return refuse(status_code::invalid_argument, "layout.page_tokens is %d; must be 16, 32, 64, 128 or 256", page_tokens);
     }

@@ -79,13 +79,14 @@ struct output {
 };
 
 struct run_options {
-    int32_t page_tokens = 64;      // 0: plain K and V
-    uint32_t page_shuffle = 1;     // seed of the page order
+    int32_t page_tokens = 64;   // 0: plain K and V
+    uint32_t page_shuffle = 1;  // seed of the page order
     int32_t concurrency = 1;
-    executor* on = nullptr;        // null: serial, whatever the concurrency of the plan
-    bool poison = true;            // pages full of NaN before they are written
-    std::optional<dtype> k_pages{}, v_pages{};          // types of the pages; those of the tensors if not given
-    std::vector<sequence_input>* stored = nullptr;      // receives the sequences with K and V as the pages hold them
+    executor* on = nullptr;                     // null: serial, whatever the concurrency of the plan
+    bool poison = true;                         // pages full of NaN before they are written
+    std::optional<dtype> k_pages{}, v_pages{};  // types of the pages; those of the tensors if not given
+    bool hadamard = false;
+    std::vector<sequence_input>* stored = nullptr;  // receives the sequences with K and V as the pages hold them
 };
 
 // The part of a problem that pages need.
@@ -159,8 +160,9 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     batch.q_indptr = t.q_indptr;
     batch.kv_lens = t.kv_lens;
     batch.q_starts = t.q_starts;
-    const kv_layout layout =
+    kv_layout layout =
         layout_of(p, options.k_pages.value_or(k_type), options.v_pages.value_or(v_type), options.page_tokens == 0 ? 64 : options.page_tokens);
+    layout.hadamard = options.hadamard;
     runtime::mapped_memory memory;
     kv_pages pages;
     if (options.page_tokens == 0) {
@@ -259,8 +261,8 @@ inline error compare(const output& got, const std::vector<reference_result>& exp
     return e;
 }
 
-// fp32 arithmetic: a score is a chain of k_dim FMAs on unit-variance data, so its error is about eps * sqrt(k_dim), the weights inherit it, and the sum over
-// keys averages it. 16-bit dots round q and p to 2^-9 relative.
+// fp32 arithmetic: a score is a chain of k_dim FMAs on unit-variance data, so its error is about eps * sqrt(k_dim), the weights inherit it, and the
+// sum over keys averages it. 16-bit dots round q and p to 2^-9 relative.
 inline double tolerance(const attention_problem& p, dtype k_type, dtype v_type) {
     constexpr double eps = 1.1920929e-7;
     const bool vector_dot = active_target().value() == target::avx512_bf16 || active_target().value() == target::neon_bf16;
@@ -269,8 +271,8 @@ inline double tolerance(const attention_problem& p, dtype k_type, dtype v_type) 
     // q is exact in bf16 here, p is rounded: half an ulp of bf16 a weight.
     const bool fast = p.precision == attention_precision::fast;
     if (vector_dot && (p.q_type == dtype::bf16 || fast) && (k_type == dtype::bf16 || v_type == dtype::bf16)) t += fast ? 0x1p-8 : 0x1p-9;
-    // Integers: q and p move by up to half a step of largest / most, evenly spread; six standard deviations of a score of unit-variance keys. N(0, 1) rows
-    // have a largest magnitude of 4.5 or less. What that does to the result is less by the spread of the weights: a quarter at two equal keys.
+    // Integers: q and p move by up to half a step of largest / most, evenly spread; six standard deviations of a score of unit-variance keys. N(0, 1)
+    // rows have a largest magnitude of 4.5 or less. What that does to the result is less by the spread of the weights: a quarter at two equal keys.
     const auto step = [](double most) { return 6.0 * 4.5 / most / std::sqrt(12.0) / 4.0; };
     const auto has = [&](dtype type) { return k_type == type || v_type == type; };
     if (has(dtype::int8) && (p.q_type != dtype::fp32 || fast)) t += step(32512.0);

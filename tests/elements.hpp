@@ -19,8 +19,8 @@ namespace ropewalk::test {
 inline constexpr dtype all_types[] = {dtype::fp32, dtype::bf16, dtype::fp16};
 inline constexpr target all_targets[] = {target::scalar, target::avx2, target::avx512, target::avx512_bf16, target::neon, target::neon_bf16};
 
-// The targets whose kernels a test should go through: all that run here, or the one that ROPEWALK_ISA names, which is how ctest runs every binary once
-// for each target.
+// The targets whose kernels a test should go through: all that run here, or the one that ROPEWALK_ISA names, which is how ctest runs every binary
+// once for each target.
 inline std::vector<target> available_targets() {
     const char* wanted = std::getenv("ROPEWALK_ISA");
     std::vector<target> found;

@@ -1,5 +1,5 @@
-// An executor that is not TBB: as many new threads as items, as an engine with a pool of its own would have. More threads than cores are fine, and wanted:
-// they make bad luck in the order of things likely.
+// An executor that is not TBB: as many new threads as items, as an engine with a pool of its own would have. More threads than cores are fine, and
+// wanted: they make bad luck in the order of things likely.
 #pragma once
 
 #include <thread>

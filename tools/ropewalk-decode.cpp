@@ -291,7 +291,7 @@ result<std::vector<sweep_case>> cases_of(const session& s, const std::vector<mod
     if (!precision.ok()) return precision.state();
     for (const model_shape& model : models) {
         for (const kv_preset& kv : s.kv_types) {
-            const result<dtype> q_type = !s.chosen.q_type.empty()                ? query_type(s.chosen.q_type)
+            const result<dtype> q_type = !s.chosen.q_type.empty()        ? query_type(s.chosen.q_type)
                                          : element_bytes(kv.k_type) != 0 ? result<dtype>(kv.k_type)
                                                                          : result<dtype>(dtype::bf16);
             if (!q_type.ok()) return q_type.state();
@@ -404,12 +404,16 @@ void add_synthetic_options(CLI::App& app, options& chosen) {
                                chosen.least_megabytes))
         ->check(CLI::Range(1, 1 << 24))
         ->group(group);
-    app.add_option("--q-type", chosen.q_type, "Type of queries and outputs: fp32, bf16 (default: as --kv-type, bf16 with quantised ones)")->group(group);
+    app.add_option("--q-type", chosen.q_type, "Type of queries and outputs: fp32, bf16 (default: as --kv-type, bf16 with quantised ones)")
+        ->group(group);
     app.add_option("--precision", chosen.precision, "standard, or fast: q and probabilities may be rounded, to 8 bits with k4v4")->group(group);
 }
 
 void add_common_options(CLI::App& app, options& chosen) {
-    app.add_option("--kv-type", chosen.kv_types, "Types of keys and values, a list: fp32, bf16, fp16, fp8, k8v8, k8v4, k4v4 (default: fp32 and bf16; synthetic: bf16)")->delimiter(',');
+    app.add_option(
+           "--kv-type", chosen.kv_types,
+           "Types of keys and values, a list: fp32, bf16, fp16, fp8, k8v8, k8v4, k4v4, k8v4h, k4v4h (default: fp32 and bf16; synthetic: bf16)")
+        ->delimiter(',');
     app.add_option("--threads", chosen.threads, fmt::format("Threads, a list (default: all {})", workers::available()))->delimiter(',');
     app.add_option("--page-tokens", chosen.page_tokens, "Tokens of a page: 16, 32, 64, 128 or 256 (default: 64)")->check(CLI::Range(16, 256));
     app.add_option("--repetitions", chosen.repetitions, "Measurements of a row (default: 5)")->check(CLI::Range(1, 1000));

@@ -20,6 +20,9 @@ cd "$root"
 jobs=${ROPEWALK_JOBS:-$(nproc)}
 cache=${ROPEWALK_CACHE:-$HOME/.cache/ropewalk}
 
+# Paths relative to the clone, so that another clone of the same commit finds the objects.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+
 has_avx512=0
 if grep -qw avx512f /proc/cpuinfo; then has_avx512=1; fi
 

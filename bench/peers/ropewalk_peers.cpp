@@ -104,9 +104,7 @@ PEERS_API int64_t ropewalk_peers_pool_bytes(const pool* geometry) {
 // k and v [tokens, kv_heads, dim] of the type into slots [tokens] of the pool at base (64-byte aligned).
 PEERS_API int32_t ropewalk_peers_append(session* s, const pool* geometry, void* base, const int64_t* slots, int64_t tokens, int32_t type,
                                         const void* k, const void* v) {
-    const auto view = [&](const void* data) {
-        return dense_view(data, static_cast<dtype>(type), tokens, geometry->kv_heads, geometry->dim);
-    };
+    const auto view = [&](const void* data) { return dense_view(data, static_cast<dtype>(type), tokens, geometry->kv_heads, geometry->dim); };
     return refused(kv_append(geometry->pages(base), {slots, static_cast<std::size_t>(tokens)}, view(k), view(v), {}, s->workers.on()));
 }
 

@@ -37,16 +37,17 @@ struct attention_span {
 };
 
 // How q and the probabilities enter products with stored keys and values.
-//   standard  An fp32 query is never rounded. A 16-bit query meets bf16 pages in bf16 pair dots and int8 pages in integer dots with q and p at 16 bits
+//   standard  An fp32 query is never rounded. A 16-bit query meets bf16 pages in bf16 pair dots and int8 pages in integer dots with q and p at 16
+//   bits
 //             (error near that of fp32), where the target has the instructions; all else is fp32 arithmetic.
 //   fast      Also rounds fp32 queries, and meets int4 pages in integer dots with q and p at 8 bits: errors up to a few 1e-3 of max |v|.
 enum class attention_precision : int32_t { standard = 0, fast = 1 };
 
 struct attention_problem {
-    int32_t heads = 0;     // query heads, a multiple of kv_heads
+    int32_t heads = 0;  // query heads, a multiple of kv_heads
     int32_t kv_heads = 0;
-    int32_t k_dim = 0;     // 1 .. 1024; width of q and k
-    int32_t v_dim = 0;     // 1 .. 1024; width of v and out
+    int32_t k_dim = 0;  // 1 .. 1024; width of q and k
+    int32_t v_dim = 0;  // 1 .. 1024; width of v and out
     dtype q_type = dtype::fp32;
     dtype out_type = dtype::fp32;
     float scale = 0.0f;    // of the scores; 0 means 1 / sqrt(k_dim). Finite, not negative
@@ -63,8 +64,8 @@ struct attention_problem {
 // belongs to sequence s with q_indptr[s] <= r < q_indptr[s + 1]. By default the last query token stands at the last key (end-aligned):
 // position kv_len - q_len + i. Spans are read by build() only and may die after it.
 struct attention_batch {
-    std::span<const int64_t> q_indptr;   // [sequences + 1], ascending from 0
-    std::span<const int64_t> kv_lens;    // [sequences], >= 0, < 2^31
+    std::span<const int64_t> q_indptr;  // [sequences + 1], ascending from 0
+    std::span<const int64_t> kv_lens;   // [sequences], >= 0, < 2^31
     // [sequences] position of the first query token, or empty: end-aligned. Positions here count from the sequence's first key, key j has position j,
     // whatever position rope gave it: masks and ALiBi depend on differences only.
     std::span<const int64_t> q_starts;
@@ -72,7 +73,7 @@ struct attention_batch {
     std::span<const int64_t> page_indptr;  // [sequences + 1], ascending from 0
     std::span<const int32_t> page_ids;
     // Plain keys: rows kv_indptr[s] .. + kv_len of the K and V views. Exactly one of page_indptr and kv_indptr is given.
-    std::span<const int64_t> kv_indptr;    // [sequences + 1], ascending from 0
+    std::span<const int64_t> kv_indptr;  // [sequences + 1], ascending from 0
 };
 
 // What to do in a step: offsets only, no pointers to tensors, so one plan serves every layer of the same geometry. Building reuses the memory of the
@@ -108,8 +109,8 @@ private:
 
 // q [tokens, heads, k_dim], out [tokens, heads, v_dim]; lse [tokens, heads] dense, natural logarithm, or empty. out may not overlap q. The pages must
 // have the layout that the plan was built for. Allocates nothing, uses at most the plan's concurrency. On an error nothing is written.
-[[nodiscard]] ROPEWALK_API status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, head_view out,
-                                      std::span<float> lse, std::span<std::byte> workspace, executor& on = default_executor()) noexcept;
+[[nodiscard]] ROPEWALK_API status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, head_view out, std::span<float> lse,
+                                      std::span<std::byte> workspace, executor& on = default_executor()) noexcept;
 [[nodiscard]] ROPEWALK_API status run(const attention_plan& plan, const_head_view q, const_head_view k, const_head_view v, head_view out,
                                       std::span<float> lse, std::span<std::byte> workspace, executor& on = default_executor()) noexcept;
 

@@ -14,14 +14,14 @@ namespace ropewalk {
 
 enum class status_code : int32_t {
     ok = 0,
-    invalid_argument = 1,   // an argument breaks a rule; the text says which
-    out_of_range = 2,       // a position, page, slot or length lies outside what exists
-    unsupported = 3,        // legal, but this build or this host cannot do it
-    out_of_pages = 4,       // the page pool cannot satisfy the request; nothing was changed
-    out_of_memory = 5,      // the host has no memory left
+    invalid_argument = 1,  // an argument breaks a rule; the text says which
+    out_of_range = 2,      // a position, page, slot or length lies outside what exists
+    unsupported = 3,       // legal, but this build or this host cannot do it
+    out_of_pages = 4,      // the page pool cannot satisfy the request; nothing was changed
+    out_of_memory = 5,     // the host has no memory left
     workspace_too_small = 6,
-    not_found = 7,          // no such sequence, file or tensor
-    corrupt_data = 8,       // a file or blob does not hold what it claims
+    not_found = 7,     // no such sequence, file or tensor
+    corrupt_data = 8,  // a file or blob does not hold what it claims
 };
 
 // The field's name of a code, e.g. "invalid_argument".

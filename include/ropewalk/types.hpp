@@ -56,16 +56,21 @@ struct basic_head_view {
     int64_t dim_stride = 1;
 
     constexpr basic_head_view() noexcept = default;
-    constexpr basic_head_view(Void* data_, dtype type_, int64_t tokens_, int32_t heads_, int32_t dim_, int64_t token_stride_,
-                              int64_t head_stride_, int64_t dim_stride_ = 1) noexcept
-        : data(data_), type(type_), tokens(tokens_), heads(heads_), dim(dim_), token_stride(token_stride_), head_stride(head_stride_),
+    constexpr basic_head_view(Void* data_, dtype type_, int64_t tokens_, int32_t heads_, int32_t dim_, int64_t token_stride_, int64_t head_stride_,
+                              int64_t dim_stride_ = 1) noexcept
+        : data(data_),
+          type(type_),
+          tokens(tokens_),
+          heads(heads_),
+          dim(dim_),
+          token_stride(token_stride_),
+          head_stride(head_stride_),
           dim_stride(dim_stride_) {}
 
     // A mutable view is usable where a read-only one is asked for.
     template <class Other, class = std::enable_if_t<std::is_const_v<Void> && std::is_same_v<const Other, Void>>>
     constexpr basic_head_view(const basic_head_view<Other>& other) noexcept
-        : basic_head_view(other.data, other.type, other.tokens, other.heads, other.dim, other.token_stride, other.head_stride,
-                          other.dim_stride) {}
+        : basic_head_view(other.data, other.type, other.tokens, other.heads, other.dim, other.token_stride, other.head_stride, other.dim_stride) {}
 };
 
 using head_view = basic_head_view<void>;

@@ -18,21 +18,21 @@ constexpr int64_t round_down(int64_t value, int64_t multiple) { return value / m
 
 // Everything that one worker needs beside its inputs, carved out of the caller's scratch.
 struct workspace {
-    std::byte* q;       // [rows][k_pad] in 4 bytes each, or bf16 for its dot
-    float* scores;      // [rows][tile_tokens]
-    std::byte* p;       // the scores again, or bf16
-    float* o;           // [rows][v_pad] of the chunk
-    float* total;       // [rows][v_pad]
-    float* l;           // [rows][sum_lanes]
+    std::byte* q;                                                                 // [rows][k_pad] in 4 bytes each, or bf16 for its dot
+    float* scores;                                                                // [rows][tile_tokens]
+    std::byte* p;                                                                 // the scores again, or bf16
+    float* o;                                                                     // [rows][v_pad] of the chunk
+    float* total;                                                                 // [rows][v_pad]
+    float* l;                                                                     // [rows][sum_lanes]
     float *m, *alpha, *total_m, *total_l, *slope, *distance, *exponent, *factor;  // [rows]
     int32_t *first, *last;                                                        // [rows] in the tile
     int64_t *seen_first, *seen_last;                                              // [rows] in the sequence
-    std::byte* k_tile;  // plain K/V: the tile as panels
-    std::byte* v_tile;  //            and as V groups
-    float* rows16;      // 16 rows in fp32 on their way into a panel
-    std::byte* v_clean; // V without masked slots when one holds Inf or NaN, or int4 scales without theirs
+    std::byte* k_tile;                                                            // plain K/V: the tile as panels
+    std::byte* v_tile;                                                            //            and as V groups
+    float* rows16;                                                                // 16 rows in fp32 on their way into a panel
+    std::byte* v_clean;  // V without masked slots when one holds Inf or NaN, or int4 scales without theirs
 
-    int64_t bytes;      // of all of it
+    int64_t bytes;  // of all of it
 };
 
 workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
@@ -148,6 +148,7 @@ void walker::load_rows() {
         alignas(64) float copy[most_dims];
         float* row = shape.qk_arithmetic == fma_fp32 ? reinterpret_cast<float*>(w.q + r * q_stride_bytes()) : copy;
         kernels.kv.load_row[shape.q_type](source, row, shape.k_dim);
+        if (shape.hadamard) kernels.kv.hadamard(row, shape.k_dim);
         for (int32_t d = shape.k_dim; d < shape.k_pad; ++d) row[d] = 0.0f;
         if (shape.qk_arithmetic == dot_bf16) kernels.kv.store_row[bf16](row, w.q + r * q_stride_bytes(), shape.k_pad);
         if (shape.qk_arithmetic == dot_integer) kernels.attention.quantise_q[shape.k_type](row, shape.k_pad, w.q + r * q_stride_bytes());
@@ -180,13 +181,15 @@ void walker::pack_plain(int64_t tile_first, int64_t begin, int64_t end) {
             for (int32_t i = 0; i < count; ++i) kernels.kv.load_row[type](source + i * token_stride * bytes, w.rows16 + int64_t{i} * dim, dim);
             function(w.rows16, dim, dim, part, at, count);
         };
-        pack(tensors.k, tensors.k_token_stride, tensors.k_head_stride, shape.k_type, k_element, shape.k_dim, kernels.kv.pack_k[shape.k_type], w.k_tile);
-        pack(tensors.v, tensors.v_token_stride, tensors.v_head_stride, shape.v_type, v_element, shape.v_dim, kernels.kv.pack_v[shape.v_type], w.v_tile);
+        pack(tensors.k, tensors.k_token_stride, tensors.k_head_stride, shape.k_type, k_element, shape.k_dim, kernels.kv.pack_k[shape.k_type],
+             w.k_tile);
+        pack(tensors.v, tensors.v_token_stride, tensors.v_head_stride, shape.v_type, v_element, shape.v_dim, kernels.kv.pack_v[shape.v_type],
+             w.v_tile);
     }
 }
 
-// The piece of the next tile that begins at `next`, which is fetched while this tile is worked on: K during Q.K, V during P.V, scales at once. Moves `next`
-// behind the piece. A whole tile ahead: DRAM answers at its own pace, and what is asked for a half tile ahead comes too late (simd/README.md).
+// The piece of the next tile that begins at `next`, which is fetched while this tile is worked on: K during Q.K, V during P.V, scales at once. Moves
+// `next` behind the piece. A whole tile ahead: DRAM answers at its own pace, and what is asked for a half tile ahead comes too late (simd/README.md).
 prefetch_run walker::fetch(int64_t& next, int64_t next_end, bool keys) const {
     if (shape.page_tokens == 0 || next >= next_end) return {};
     const int64_t first = next, tokens = std::min(piece_tokens(next), next_end - next);
@@ -208,9 +211,9 @@ prefetch_run walker::fetch(int64_t& next, int64_t next_end, bool keys) const {
 void walker::scores(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end) {
     for (int64_t token = begin; token < end;) {
         const int64_t tokens = std::min(piece_tokens(token), end - token);
-        kernels.attention.qk[shape.k_type][shape.qk_arithmetic](
-            {w.q, q_stride(), rows, shape.k_pad, k_at(tile_first, token), k_scales_at(token), static_cast<int32_t>(tokens / panel),
-             w.scores + (token - tile_first), tile_tokens, fetch(next, next_end, true)});
+        kernels.attention.qk[shape.k_type][shape.qk_arithmetic]({w.q, q_stride(), rows, shape.k_pad, k_at(tile_first, token), k_scales_at(token),
+                                                                 static_cast<int32_t>(tokens / panel), w.scores + (token - tile_first), tile_tokens,
+                                                                 fetch(next, next_end, true)});
         token += tokens;
     }
 }
@@ -224,8 +227,8 @@ void walker::values_integer(int64_t tile_first, int64_t begin, int64_t end, int6
         runs[pieces] = {v_at(tile_first, token), v_scales_at(token), static_cast<int32_t>(tokens), fetch(next, next_end, false)};
         token += tokens;
     }
-    kernels.attention.pv_integer[shape.v_type]({w.scores + (begin - tile_first), tile_tokens, rows, runs, pieces, shape.page_tokens, shape.v_pad, w.o,
-                                                shape.v_pad, w.alpha});
+    kernels.attention.pv_integer[shape.v_type](
+        {w.scores + (begin - tile_first), tile_tokens, rows, runs, pieces, shape.page_tokens, shape.v_pad, w.o, shape.v_pad, w.alpha});
 }
 
 // P.V over the groups of [begin, end).
@@ -282,7 +285,8 @@ v_piece walker::clean(const v_piece& piece, int32_t r) const {
     return result;
 }
 
-// A row's weight of a masked token is 0, and adding 0 * v changes nothing, unless v is Inf or NaN: then each row gets V with its masked tokens zeroed.
+// A row's weight of a masked token is 0, and adding 0 * v changes nothing, unless v is Inf or NaN: then each row gets V with its masked tokens
+// zeroed.
 void walker::values_piece(int64_t tile_first, const v_piece& piece, bool first_piece, prefetch_run prefetch) {
     const auto probability = shape.pv_arithmetic == dot_bf16 ? int64_t{2} : int64_t{4};
     std::byte* p = w.p + (piece.begin - tile_first) * probability;
@@ -306,8 +310,18 @@ void walker::values_piece(int64_t tile_first, const v_piece& piece, bool first_p
     }
     for (int32_t r = 0; r < rows; ++r) {
         const v_piece own = clean(piece, r);
-        pv({p + r * tile_tokens * probability, tile_tokens, 1, tokens, own.v, own.scales, own.page_tokens, shape.v_pad, w.o + int64_t{r} * shape.v_pad,
-            shape.v_pad, alpha != nullptr ? alpha + r : nullptr, {}});
+        pv({p + r * tile_tokens * probability,
+            tile_tokens,
+            1,
+            tokens,
+            own.v,
+            own.scales,
+            own.page_tokens,
+            shape.v_pad,
+            w.o + int64_t{r} * shape.v_pad,
+            shape.v_pad,
+            alpha != nullptr ? alpha + r : nullptr,
+            {}});
     }
 }
 
@@ -317,7 +331,8 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     const int64_t word = word_elements(shape.v_type);
     const int64_t v_begin = round_down(first, word), v_end = round_up(last, word);
     if (shape.page_tokens == 0) pack_plain(tile_first, begin, last);
-    const int64_t next_end = next_first < 0 ? -1 : std::min<int64_t>(round_down(next_first, tile_tokens) + tile_tokens, round_up(block.kv_len, panel));
+    const int64_t next_end =
+        next_first < 0 ? -1 : std::min<int64_t>(round_down(next_first, tile_tokens) + tile_tokens, round_up(block.kv_len, panel));
     scores(tile_first, begin, end, next_first, next_end);
 
     const auto tokens = static_cast<int32_t>(end - begin);
@@ -390,6 +405,7 @@ void walker::write_rows() {
             m = with_sink;
         }
         const float factor = l == 0.0f ? 0.0f : scale / l;
+        if (shape.hadamard) kernels.kv.hadamard(w.total + int64_t{r} * shape.v_pad, shape.v_dim);
         std::byte* out = tensors.out + (token * tensors.out_token_stride + head * tensors.out_head_stride) * type_bytes(shape.out_type);
         kernels.attention.finish[shape.out_type](w.total + int64_t{r} * shape.v_pad, factor, out, shape.v_dim);
         if (tensors.lse != nullptr) {

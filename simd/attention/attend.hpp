@@ -1,5 +1,5 @@
-// Attention of one block of rows over a run of chunks: walks tiles and pages, calls the kernels of a target, folds chunks in order. Pure functions over
-// raw pointers; compiled once, for the baseline: all arithmetic on tensors is in the kernels.
+// Attention of one block of rows over a run of chunks: walks tiles and pages, calls the kernels of a target, folds chunks in order. Pure functions
+// over raw pointers; compiled once, for the baseline: all arithmetic on tensors is in the kernels.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,16 @@ int choose_arithmetic(const attention_kernels& kernels, int kv_type, int q_type,
 
 // What all blocks of a plan have in common.
 struct attend_shape {
-    int32_t heads, kv_heads, group;   // group = heads / kv_heads
+    int32_t heads, kv_heads, group;  // group = heads / kv_heads
     int32_t k_dim, v_dim;
-    int32_t k_pad, v_pad;             // as stored
+    int32_t k_pad, v_pad;  // as stored
     int q_type, k_type, v_type, out_type;
     int qk_arithmetic, pv_arithmetic;
-    float scale;                      // includes log2(e)
-    float softcap;                    // includes log2(e); 0 is off
-    int64_t left, right;              // a query at p sees p - left .. p + right
+    float scale;          // includes log2(e)
+    float softcap;        // includes log2(e); 0 is off
+    int64_t left, right;  // a query at p sees p - left .. p + right
     bool alibi, sinks;
+    bool hadamard;  // K and V are stored turned (kv_layout::hadamard)
     // Pages; page_tokens == 0 stands for plain K/V.
     int32_t page_tokens;
     int64_t page_stride, head_stride, v_offset, k_scale_offset, v_scale_offset;  // bytes
@@ -30,10 +31,10 @@ struct attend_shape {
 
 // Rows of one KV head: query tokens first_token .. + tokens of one sequence, times the heads of the group. Row r is token r / group, head r % group.
 struct attend_block {
-    int64_t q_row;        // of the block's first token in q, out, lse
+    int64_t q_row;  // of the block's first token in q, out, lse
     int32_t tokens;
     int32_t kv_head;
-    int64_t position;     // of the first token, counted from key 0 of the sequence
+    int64_t position;  // of the first token, counted from key 0 of the sequence
     int32_t kv_len;
     const int32_t* page_ids;  // paged
     int64_t kv_row;           // plain: of key 0 in k and v
@@ -45,11 +46,11 @@ struct attend_tensors {
     int64_t q_token_stride, q_head_stride;
     std::byte* out;
     int64_t out_token_stride, out_head_stride;
-    float* lse;                        // [tokens][heads] or null
-    const float* slopes;               // [heads], includes log2(e)
-    const float* sinks;                // [heads], natural units
-    const std::byte* pages;            // paged
-    const std::byte* k;                // plain
+    float* lse;              // [tokens][heads] or null
+    const float* slopes;     // [heads], includes log2(e)
+    const float* sinks;      // [heads], natural units
+    const std::byte* pages;  // paged
+    const std::byte* k;      // plain
     const std::byte* v;
     int64_t k_token_stride, k_head_stride, v_token_stride, v_head_stride;
 };
@@ -74,8 +75,8 @@ int64_t attend_scratch_bytes(const attend_shape& shape, int32_t rows) noexcept;
 constexpr int64_t partial_floats(int64_t rows, int64_t v_pad) { return rows * (v_pad + 2); }
 constexpr attend_partial partial_at(float* base, int64_t rows) { return {base, base + rows, base + 2 * rows}; }
 
-// Chunks [chunk_first, chunk_last) of the block. With `partials` each chunk's result is left there (one after the other), for finish_block. Without, the
-// block is finished at once: out and lse are written.
+// Chunks [chunk_first, chunk_last) of the block. With `partials` each chunk's result is left there (one after the other), for finish_block. Without,
+// the block is finished at once: out and lse are written.
 void attend(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block& block, int64_t chunk_first,
             int64_t chunk_last, float* partials, std::byte* scratch) noexcept;
 

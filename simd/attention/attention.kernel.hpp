@@ -1,8 +1,8 @@
 // Attention on a tile: scores = Q.K over panels, online softmax of the scores, O += P.V. One source for every target.
 //
-// Q.K and P.V are the same register tile seen twice: R rows (query tokens x heads of the group) times a few vectors, the K or V line loaded and widened once for all
-// R rows, the row's value broadcast from memory. There is no horizontal sum: tokens lie in lanes in Q.K, dims in P.V. Every score is one FMA chain
-// over the head dimension and every output one chain over tokens, so the shape of the tile never shows in the bits.
+// Q.K and P.V are the same register tile seen twice: R rows (query tokens x heads of the group) times a few vectors, the K or V line loaded and
+// widened once for all R rows, the row's value broadcast from memory. There is no horizontal sum: tokens lie in lanes in Q.K, dims in P.V. Every
+// score is one FMA chain over the head dimension and every output one chain over tokens, so the shape of the tile never shows in the bits.
 //
 // Few rows (decode): 16-bit types are widened inside the tile, each line is read once from memory.
 // Many rows (prefill), and quantised types always: panels are widened once into fp32 scratch that stays in L1 and serves all strips of rows.
@@ -55,17 +55,15 @@ struct dot_operand {
     static constexpr int bytes = 4;
     using vectors = vi[1];
     static ROPEWALK_INLINE void read(const std::byte* p, vectors& out) { out[0] = load_words(p); }
-    static ROPEWALK_INLINE vf accumulate(const uint16_t* row, const vectors& x, vf acc) {
-        return dot_bf16_pairs(acc, x[0], broadcast_word(row));
-    }
+    static ROPEWALK_INLINE vf accumulate(const uint16_t* row, const vectors& x, vf acc) { return dot_bf16_pairs(acc, x[0], broadcast_word(row)); }
     using row_element = uint16_t;
 };
 #endif
 
 // ---- register tiles -----------------------------------------------------------------------------------------------------------------------
 
-// Vectors (in groups of 16 lanes = one line) beside R rows. 16 registers: 8 to 12 accumulators feed two FMA units of latency 4, the rest holds the line,
-// its widened planes and a broadcast. 32 registers: up to 24.
+// Vectors (in groups of 16 lanes = one line) beside R rows. 16 registers: 8 to 12 accumulators feed two FMA units of latency 4, the rest holds the
+// line, its widened planes and a broadcast. 32 registers: up to 24.
 template <class Operand>
 constexpr int groups_beside(int rows) {
     const int budget = vector_registers == 16 ? 8 : (Operand::planes == 1 ? 24 : 16);
@@ -89,13 +87,11 @@ inline constexpr int few_rows = 16;
 
 // Scores of R rows against P panels.
 template <class Operand, int R, int P>
-ROPEWALK_TILE void qk_tile(const typename Operand::row_element* q, int64_t q_stride, int32_t k_dim, const std::byte* k, int64_t panel_bytes, float* scores,
-                             int64_t score_stride, prefetcher& ahead) {
+ROPEWALK_TILE void qk_tile(const typename Operand::row_element* q, int64_t q_stride, int32_t k_dim, const std::byte* k, int64_t panel_bytes,
+                           float* scores, int64_t score_stride, prefetcher& ahead) {
     constexpr int vectors = P * panel_vectors;
     vf acc[R][vectors];
-    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
-        ROPEWALK_UNROLL for (int v = 0; v < vectors; ++v) acc[r][v] = zero();
-    }
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int v = 0; v < vectors; ++v) acc[r][v] = zero(); }
     for (int32_t d = 0; d < k_dim; d += Operand::planes) {
         typename Operand::vectors x[vectors];
         ROPEWALK_UNROLL for (int p = 0; p < P; ++p) {
@@ -140,7 +136,7 @@ inline constexpr int32_t max_dim = 1024;
 
 // Types whose words are widened inside the tile where rows are few.
 template <int Type>
-inline constexpr bool widens_in_tile = Type != int8 && Type != int4;
+inline constexpr bool widens_in_tile = Type != int8&& Type != int4;
 
 // Panels become fp32 [k_dim][16] in scratch; of token-scaled types the codes do.
 template <int Type>
@@ -334,7 +330,7 @@ void softmax(const softmax_args& args) {
 // O of R rows x D groups of 16 dims over `tokens` tokens. v points at the first dim of the group; `first` tells whether o is scaled by alpha.
 template <class Operand, int R, int D>
 ROPEWALK_TILE void pv_tile(const typename Operand::row_element* p, int64_t p_stride, int32_t tokens, const std::byte* v, int64_t step_bytes, float* o,
-                             int64_t o_stride, const float* alpha, prefetcher& ahead) {
+                           int64_t o_stride, const float* alpha, prefetcher& ahead) {
     constexpr int vectors = D * panel_vectors;
     vf acc[R][vectors];
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
@@ -352,9 +348,7 @@ ROPEWALK_TILE void pv_tile(const typename Operand::row_element* p, int64_t p_str
         }
         v += step_bytes;
     }
-    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
-        ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) store(o + r * o_stride + i * lanes, acc[r][i]);
-    }
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) store(o + r * o_stride + i * lanes, acc[r][i]); }
 }
 
 // All rows over one block of tokens; `first` is the block's first token in the rows of p.

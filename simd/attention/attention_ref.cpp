@@ -1,5 +1,5 @@
-// Attention kernels of the scalar target: the plain formulas, element by element, with double sums. The reference that the vector kernels are tested against
-// and the fallback of hosts without a vector target.
+// Attention kernels of the scalar target: the plain formulas, element by element, with double sums. The reference that the vector kernels are tested
+// against and the fallback of hosts without a vector target.
 #include <cmath>
 #include <cstring>
 

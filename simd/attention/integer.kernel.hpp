@@ -1,8 +1,10 @@
-// Attention with integer dots: Q.K over int8 and int4 pages and P.V over them, q and p rounded to integers. int8 pages meet 16-bit q and p (error near that
-// of fp32), int4 pages 8-bit ones. Sums of products are exact in int32, so neither the shape of a register tile nor the order of anything shows in the bits.
+// Attention with integer dots: Q.K over int8 and int4 pages and P.V over them, q and p rounded to integers. int8 pages meet 16-bit q and p (error
+// near that of fp32), int4 pages 8-bit ones. Sums of products are exact in int32, so neither the shape of a register tile nor the order of anything
+// shows in the bits.
 //
 // Per 32-bit word of a page (four int8, or eight int4 as two sets of four nibbles):
-//   byte dot (VNNI, sdot)   int8: one dot with the high bytes of the row's four integers and one with the low bytes, combined as high * 256 + low at the end;
+//   byte dot (VNNI, sdot)   int8: one dot with the high bytes of the row's four integers and one with the low bytes, combined as high * 256 + low at
+//   the end;
 //                           int4: one dot for each set of nibbles
 //   pairs (AVX2, AVX-512F)  int8: bytes widened to two vectors of 16-bit pairs (3 operations for the whole group of rows), two pmaddwd a row;
 //                           int4: pmaddubsw on each set of nibbles, summed in 16 bits while that cannot overflow, then widened by pmaddwd with ones
@@ -29,8 +31,8 @@ inline constexpr float largest_p8 = 255.0f;
 inline constexpr float largest_p8 = 127.0f;
 #endif
 
-// A row of integers as the dots read it: for four of them (dims of q, tokens of p) 8 bytes of 16-bit ones or 4 bytes of 8-bit ones. `signed_low`: the low
-// byte is the signed operand of the dot.
+// A row of integers as the dots read it: for four of them (dims of q, tokens of p) 8 bytes of 16-bit ones or 4 bytes of 8-bit ones. `signed_low`: the
+// low byte is the signed operand of the dot.
 template <bool signed_low>
 ROPEWALK_INLINE void store_weights16(std::byte* out, vi n) {
 #if !ROPEWALK_HAS_BYTE_DOT
@@ -128,8 +130,8 @@ struct int8_tile {
 
 // A quantised row of q: `weights` bytes, then these. Everything together takes at most 4 bytes a dim.
 struct q_row_end {
-    float scale;   // of the integers
-    int32_t sum;   // of the integers (int8)
+    float scale;  // of the integers
+    int32_t sum;  // of the integers (int8)
 };
 constexpr int32_t weight_bytes(int type) { return type == int8 ? 2 : 1; }  // of one integer
 // int4: behind that, for each group of 32 dims, [groups] exact sums of q over the scale, then [groups] 8 times the sums of the integers.
@@ -218,26 +220,23 @@ ROPEWALK_TILE void qk_int8_tile(const std::byte* q, int64_t q_stride, int32_t k_
 ROPEWALK_INLINE vi low_nibbles(vi x) { return x & vi(0x0f0f0f0f); }
 ROPEWALK_INLINE vi high_nibbles(vi x) { return (x >> 4) & vi(0x0f0f0f0f); }
 
-// Vectors of a tile of int4 keys, each of whose sums takes a float and an integer register. On AVX2 four rows by one vector: two by two is 10 % slower.
+// Vectors of a tile of int4 keys, each of whose sums takes a float and an integer register. On AVX2 four rows by one vector: two by two is 10 %
+// slower.
 inline constexpr int int4_vectors = vector_registers == 16 ? 1 : panel_vectors;
 
 // Scores of R rows against the panel's tokens from lane `token` on. value = scale * (n - 8) + mid, so score = sum over groups of
 // scale * (n.q - 8 sum q) + mid * sum q, all in units of the row's scale.
 template <int R>
-ROPEWALK_TILE void qk_int4_tile(const std::byte* q, int64_t q_stride, int32_t k_dim, const std::byte* k, int token, float* scores, int64_t score_stride,
-                                prefetcher& ahead) {
+ROPEWALK_TILE void qk_int4_tile(const std::byte* q, int64_t q_stride, int32_t k_dim, const std::byte* k, int token, float* scores,
+                                int64_t score_stride, prefetcher& ahead) {
     constexpr int V = int4_vectors;
     vf acc[R][V];
-    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
-        ROPEWALK_UNROLL for (int v = 0; v < V; ++v) acc[r][v] = zero();
-    }
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int v = 0; v < V; ++v) acc[r][v] = zero(); }
     const std::byte* ends = q + k_dim;
     const int64_t groups = k_dim / scale_group;
     for (int64_t g = 0; g < groups; ++g, k += int4_scale_offset + 64) {
         vi sum[R][V];
-        ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
-            ROPEWALK_UNROLL for (int v = 0; v < V; ++v) sum[r][v] = vi(0);
-        }
+        ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int v = 0; v < V; ++v) sum[r][v] = vi(0); }
         if (token == 0) {
             for (int i = 0; i < 5; ++i) ahead.read();
         }
@@ -255,7 +254,8 @@ ROPEWALK_TILE void qk_int4_tile(const std::byte* q, int64_t q_stride, int32_t k_
 #if ROPEWALK_HAS_BYTE_DOT
                     sum[r][v] = dot_bytes(dot_bytes(sum[r][v], low[v], q_low), high[v], q_high);
 #else
-                    sum[r][v] = add_halves(sum[r][v], add_halves(multiply_bytes(low[v], q_low), multiply_bytes(high[v], q_high)));  // 8 * 2 * 15 * 127 < 2^15
+                    sum[r][v] =
+                        add_halves(sum[r][v], add_halves(multiply_bytes(low[v], q_low), multiply_bytes(high[v], q_high)));  // 8 * 2 * 15 * 127 < 2^15
 #endif
                 }
             }

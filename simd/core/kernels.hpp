@@ -12,30 +12,35 @@ namespace ropewalk::simd {
 inline constexpr int fp32 = 0;
 inline constexpr int bf16 = 1;
 inline constexpr int fp16 = 2;
-inline constexpr int dtype_count = 3;    // types of tensors
-inline constexpr int int8 = 3;           // these only in pages
+inline constexpr int dtype_count = 3;  // types of tensors
+inline constexpr int int8 = 3;         // these only in pages
 inline constexpr int int4 = 4;
 inline constexpr int fp8 = 5;
 inline constexpr int kv_type_count = 6;
 
 constexpr int32_t type_bytes(int type) { return type == fp32 ? 4 : 2; }  // of a tensor's element
 
-inline constexpr int32_t panel = 16;            // tokens in lanes
-inline constexpr int32_t tile_tokens = 128;     // softmax tile: part of the numeric contract
-inline constexpr int32_t chunk_tokens = 512;    // fold unit: part of the numeric contract
-inline constexpr int32_t sum_lanes = 16;        // lane t % 16 of a row sums token t: the same on every vector width
+inline constexpr int32_t panel = 16;          // tokens in lanes
+inline constexpr int32_t tile_tokens = 128;   // softmax tile: part of the numeric contract
+inline constexpr int32_t chunk_tokens = 512;  // fold unit: part of the numeric contract
+inline constexpr int32_t sum_lanes = 16;      // lane t % 16 of a row sums token t: the same on every vector width
+
+// The largest power of two that divides a dim: the block of kv_layout::hadamard.
+constexpr int32_t hadamard_block(int32_t dim) { return dim & -dim; }
 
 // ---- the page format: see kv_pages.hpp ------------------------------------------------------------------------------------------------
 
 constexpr int32_t type_bits(int type) {
     switch (type) {
         case fp32: return 32;
-        case int8: case fp8: return 8;
+        case int8:
+        case fp8: return 8;
         case int4: return 4;
         default: return 16;
     }
 }
-// How many neighbouring elements share a 32-bit word of a page: as many as a dot instruction multiplies in a lane; one where no dot exists for the type.
+// How many neighbouring elements share a 32-bit word of a page: as many as a dot instruction multiplies in a lane; one where no dot exists for the
+// type.
 constexpr int32_t word_elements(int type) { return type == bf16 ? 2 : type == int8 ? 4 : type == int4 ? 8 : 1; }
 
 inline constexpr int32_t scale_group = 32;  // dims that share an int4 scale
@@ -51,7 +56,8 @@ constexpr int32_t stored_v_dim(int type, int32_t v_dim) { return stored_dim(v_di
 // Offset of word `step` (dims step * g ..) of a panel: its 16 tokens. int4 has a line of scales and mids behind the four words of a group.
 constexpr int64_t int4_scale_offset = 4 * panel * 4;  // of a group's line
 constexpr int64_t k_step_offset(int type, int32_t step) {
-    return type == int4 ? int64_t{step / 4} * (int4_scale_offset + 64) + step % 4 * (panel * 4) : int64_t{step} * (panel * word_elements(type) * type_bits(type) / 8);
+    return type == int4 ? int64_t{step / 4} * (int4_scale_offset + 64) + step % 4 * (panel * 4)
+                        : int64_t{step} * (panel * word_elements(type) * type_bits(type) / 8);
 }
 constexpr int64_t panel_bytes(int type, int32_t stored) { return k_step_offset(type, stored / word_elements(type)); }
 constexpr int64_t v_bytes(int type, int32_t stored, int64_t tokens) { return tokens * stored * type_bits(type) / 8; }
@@ -69,9 +75,9 @@ struct rotate_args {
     int64_t head_stride;  // elements
     int32_t heads;
     int32_t pairs;
-    const float* cos;     // [pairs]
-    const float* sin;     // [pairs]
-    int64_t ahead = 0;    // elements from x to what will be rotated some 8 KiB later, which is prefetched meanwhile; 0 where there is nothing
+    const float* cos;   // [pairs]
+    const float* sin;   // [pairs]
+    int64_t ahead = 0;  // elements from x to what will be rotated some 8 KiB later, which is prefetched meanwhile; 0 where there is nothing
 };
 using rotate_function = void (*)(const rotate_args&);
 
@@ -96,6 +102,8 @@ struct kv_kernels {
     // Rows [count] of fp32 (row_stride elements apart) become tokens first .. first + count - 1 of a K part or V part, quantised on the way, padding
     // written as zero (in int4 as the code of the group's mid). Tokens before and after are untouched, except that the partners in a 32-bit word are
     // rewritten with their own values. first + count <= page_tokens.
+    // Multiplies a row [dim] by the orthonormal Hadamard matrix, block by block; its own inverse.
+    void (*hadamard)(float* row, int32_t dim);
     pack_function pack_k[kv_type_count];
     pack_function pack_v[kv_type_count];
 };
@@ -103,9 +111,10 @@ struct kv_kernels {
 // ---- attention --------------------------------------------------------------------------------------------------------------------------
 
 // Arithmetic of Q.K and P.V.
-inline constexpr int fma_fp32 = 0;   // operands widened to fp32
-inline constexpr int dot_bf16 = 1;   // bf16 pairs, q and p rounded to bf16; only for bf16 K and V, and only where the target has the instruction
-inline constexpr int dot_integer = 2;  // q and p rounded to integers: of 16 bits with int8 pages, of 8 bits with int4 pages; only where the target has it
+inline constexpr int fma_fp32 = 0;  // operands widened to fp32
+inline constexpr int dot_bf16 = 1;  // bf16 pairs, q and p rounded to bf16; only for bf16 K and V, and only where the target has the instruction
+// q and p rounded to integers: of 16 bits with int8 pages, of 8 bits with int4 pages; only where the target has it.
+inline constexpr int dot_integer = 2;
 inline constexpr int arithmetic_count = 3;
 
 // Lines that a kernel asks the memory for while it works: it touches `lines` lines from `next` on, spread evenly over its own reads.
@@ -116,14 +125,14 @@ struct prefetch_run {
 
 // scores[r][t] = q[r] . k[t] for `panels` panels of 16 tokens.
 struct qk_args {
-    const void* q;          // [rows][q_stride]: fp32, bf16 for dot_bf16, what quantise_q wrote for dot_integer
-    int64_t q_stride;       // elements, for dot_integer bytes
+    const void* q;     // [rows][q_stride]: fp32, bf16 for dot_bf16, what quantise_q wrote for dot_integer
+    int64_t q_stride;  // elements, for dot_integer bytes
     int32_t rows;
     int32_t k_dim;          // as stored
     const std::byte* k;     // [panels] of a K part
     const float* k_scales;  // [panels * 16] of a token-scaled type
     int32_t panels;
-    float* scores;          // [rows][score_stride]
+    float* scores;  // [rows][score_stride]
     int64_t score_stride;
     prefetch_run prefetch;
 };
@@ -134,7 +143,7 @@ using qk_function = void (*)(const qk_args&);
 //   m' = max(m, max s); alpha = 2^(m - m'); p = 2^(s - m'); l = l * alpha + p
 // Tokens outside [first, last) of a row get p = 0 without being looked at.
 struct softmax_args {
-    float* scores;          // [rows][score_stride], tokens 0 .. tokens - 1
+    float* scores;  // [rows][score_stride], tokens 0 .. tokens - 1
     int64_t score_stride;
     int32_t rows;
     int32_t tokens;         // a multiple of 16, at most tile_tokens
@@ -153,39 +162,40 @@ using softmax_function = void (*)(const softmax_args&);
 
 // o[r] = o[r] * alpha[r] + sum_t p[r][t] v[t] over `tokens` tokens. Token-scaled types: v is the codes, p has been through scale_weights.
 struct pv_args {
-    const void* p;          // [rows][p_stride]: fp32, or bf16 for dot_bf16
-    int64_t p_stride;       // elements
+    const void* p;     // [rows][p_stride]: fp32, or bf16 for dot_bf16
+    int64_t p_stride;  // elements
     int32_t rows;
-    int32_t tokens;         // a multiple of word_elements
-    const std::byte* v;     // [tokens / g][v_dim][g]
+    int32_t tokens;             // a multiple of word_elements
+    const std::byte* v;         // [tokens / g][v_dim][g]
     const std::byte* v_scales;  // int4: of the first token
-    int32_t page_tokens;    // int4 scales and mids lie as [2][v_dim / 32][page_tokens]
-    int32_t v_dim;          // as stored
-    float* o;               // [rows][o_stride]
+    int32_t page_tokens;        // int4 scales and mids lie as [2][v_dim / 32][page_tokens]
+    int32_t v_dim;              // as stored
+    float* o;                   // [rows][o_stride]
     int64_t o_stride;
-    const float* alpha;     // [rows], or null: 1
+    const float* alpha;  // [rows], or null: 1
     prefetch_run prefetch;
 };
 using pv_function = void (*)(const pv_args&);
 
-// The same over a whole tile, for dot_integer: the scale of the integers that p becomes belongs to the tile, and the sums stay integers until its end.
-struct v_run {              // tokens that lie together in memory, a multiple of 16
+// The same over a whole tile, for dot_integer: the scale of the integers that p becomes belongs to the tile, and the sums stay integers until its
+// end.
+struct v_run {  // tokens that lie together in memory, a multiple of 16
     const std::byte* v;
     const std::byte* scales;
     int32_t tokens;
     prefetch_run prefetch;
 };
 struct pv_tile_args {
-    const float* p;         // [rows][p_stride]: the tokens of all runs, one after the other
+    const float* p;  // [rows][p_stride]: the tokens of all runs, one after the other
     int64_t p_stride;
     int32_t rows;
-    const v_run* runs;      // [pieces], at most 8 with 128 tokens together
+    const v_run* runs;  // [pieces], at most 8 with 128 tokens together
     int32_t pieces;
     int32_t page_tokens;
     int32_t v_dim;
     float* o;
     int64_t o_stride;
-    const float* alpha;     // [rows]
+    const float* alpha;  // [rows]
 };
 
 struct attention_kernels {
@@ -196,7 +206,7 @@ struct attention_kernels {
     // dot_integer: a row of q [k_dim as stored] into at most 4 k_dim bytes, and P.V. Null where the target cannot.
     void (*quantise_q[kv_type_count])(const float* q, int32_t k_dim, std::byte* out);
     void (*pv_integer[kv_type_count])(const pv_tile_args& args);
-    softmax_function softmax[arithmetic_count];     // by the arithmetic of P.V: how p is written (dot_integer: as fp32)
+    softmax_function softmax[arithmetic_count];  // by the arithmetic of P.V: how p is written (dot_integer: as fp32)
     // True if any of n values [n elements of the type] is Inf or NaN.
     bool (*non_finite[dtype_count])(const std::byte* values, int64_t n);
     // total[i] = total[i] * a + part[i] * b

@@ -63,7 +63,7 @@ inline uint16_t load_half(const std::byte* p) {
 
 // Where a value lies: word and element, and its scale.
 struct place {
-    int64_t word;          // bytes from the start of the elements
+    int64_t word;  // bytes from the start of the elements
     int32_t e;
     const std::byte *scale, *mid;  // null where there is none; fp32 for token-scaled types, else fp16
 };
@@ -71,7 +71,8 @@ struct place {
 template <int type>
 place k_place(const kv_part& part, int32_t stored, int32_t token, int32_t d) {
     constexpr int32_t g = word_elements(type);
-    const int64_t first = token / panel * panel_bytes(type, stored), word = first + k_step_offset(type, d / g) + token % panel * (g * type_bits(type) / 8);
+    const int64_t first = token / panel * panel_bytes(type, stored),
+                  word = first + k_step_offset(type, d / g) + token % panel * (g * type_bits(type) / 8);
     if constexpr (type == int4) {
         const std::byte* line = part.elements + first + k_step_offset(type, d / scale_group * 4) + int4_scale_offset;
         return {word, d % g, line + token % panel * 2, line + (panel + token % panel) * 2};
@@ -85,7 +86,8 @@ place v_place(const kv_part& part, int32_t stored, int32_t token, int32_t d) {
     const int64_t word = (int64_t{token / g} * stored + d) * (g * type_bits(type) / 8);
     if constexpr (type == int4) {
         const int64_t group = d / scale_group, groups = stored / scale_group;
-        return {word, token % g, part.scales + (group * part.page_tokens + token) * 2, part.scales + ((groups + group) * part.page_tokens + token) * 2};
+        return {word, token % g, part.scales + (group * part.page_tokens + token) * 2,
+                part.scales + ((groups + group) * part.page_tokens + token) * 2};
     }
     return {word, token % g, token_scaled(type) ? part.scales + token * 4 : nullptr, nullptr};
 }

@@ -86,8 +86,8 @@ ROPEWALK_INLINE vf fnmadd(vf a, vf b, vf c) {
 #endif
 }
 
-// The larger; where one is NaN: b on x86, NaN on Arm. maximum(bound, x) therefore keeps a NaN of x on both. Not xsimd::max, whose answer to NaN differs
-// between 8.1 and 14.
+// The larger; where one is NaN: b on x86, NaN on Arm. maximum(bound, x) therefore keeps a NaN of x on both. Not xsimd::max, whose answer to NaN
+// differs between 8.1 and 14.
 ROPEWALK_INLINE vf maximum(vf a, vf b) {
 #if ROPEWALK_X86_512
     return vf(_mm512_max_ps(a, b));
@@ -183,8 +183,8 @@ ROPEWALK_INLINE void store_u16(void* p, vi words) {
 #if ROPEWALK_X86_512
     _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(words));
 #elif defined(__x86_64__)
-    const __m256i low = _mm256_shuffle_epi8(words, _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1, 0, 1, 4, 5, 8, 9,
-                                                                   12, 13, -1, -1, -1, -1, -1, -1, -1, -1));
+    const __m256i low = _mm256_shuffle_epi8(
+        words, _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1, 0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1));
     _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_castsi256_si128(_mm256_permute4x64_epi64(low, 0x08)));
 #else
     vst1_u16(static_cast<uint16_t*>(p), vmovn_u32(vreinterpretq_u32_s32(words)));
@@ -200,9 +200,7 @@ ROPEWALK_INLINE vi round_bf16_number(vf x) {
     return bits + (vi(0x7fff) + (upper_halves(bits) & vi(1)));
 }
 // The same for any x: NaN becomes quiet.
-ROPEWALK_INLINE vi round_bf16(vf x) {
-    return as_int(select(x == x, as_float(round_bf16_number(x)), as_float(as_int(x) | vi(0x400000))));
-}
+ROPEWALK_INLINE vi round_bf16(vf x) { return as_int(select(x == x, as_float(round_bf16_number(x)), as_float(as_int(x) | vi(0x400000)))); }
 // bf16 in the low halves, zero above.
 ROPEWALK_INLINE vi to_bf16_words(vf x) { return upper_halves(round_bf16(x)); }
 // Words of the upper halves of two: low's below, high's above.
@@ -244,8 +242,8 @@ ROPEWALK_INLINE void store_u8(void* p, vi words) {
 #if ROPEWALK_X86_512
     _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(words));
 #elif defined(__x86_64__)
-    const __m256i bytes = _mm256_shuffle_epi8(words, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1, -1,
-                                                                     -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+    const __m256i bytes = _mm256_shuffle_epi8(words, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1,
+                                                                      -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
     _mm_storel_epi64(static_cast<__m128i*>(p), _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
 #else
     const uint16x4_t halves = vmovn_u32(vreinterpretq_u32_s32(words));
@@ -255,8 +253,8 @@ ROPEWALK_INLINE void store_u8(void* p, vi words) {
 #endif
 }
 
-// OCP E4M3 by way of fp16, which has one exponent bit more and a bias that is 8 larger: sign-extend, shift the exponent into place, clear the copy of the
-// sign. Subnormals come out right because the fp16 conversion knows them. The NaN codes, which pages never hold, read as 480.
+// OCP E4M3 by way of fp16, which has one exponent bit more and a bias that is 8 larger: sign-extend, shift the exponent into place, clear the copy of
+// the sign. Subnormals come out right because the fp16 conversion knows them. The NaN codes, which pages never hold, read as 480.
 ROPEWALK_INLINE vf load_fp8(const void* p) {
 #if ROPEWALK_X86_512
     const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p))), 7);
@@ -297,7 +295,7 @@ ROPEWALK_INLINE vf to_float(vi x) { return xsimd::to_float(x); }
 // acc + a.even * b.even + a.odd * b.odd for every word, with the rounding of the instruction (it differs between x86 and Arm).
 ROPEWALK_INLINE vf dot_bf16_pairs(vf acc, vi a, vi b) {
 #if defined(__x86_64__)
-    return vf(_mm512_dpbf16_ps(acc, (__m512bh)static_cast<__m512i>(a), (__m512bh)static_cast<__m512i>(b)));
+    return vf(_mm512_dpbf16_ps(acc, (__m512bh) static_cast<__m512i>(a), (__m512bh) static_cast<__m512i>(b)));
 #else
     return vf(vbfdotq_f32(acc, vreinterpretq_bf16_s32(a), vreinterpretq_bf16_s32(b)));
 #endif

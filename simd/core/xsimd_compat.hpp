@@ -26,8 +26,7 @@ using vmask = xsimd::batch_bool<float, arch>;
 
 #define ROPEWALK_TEXT_OF(value) #value
 #define ROPEWALK_XSIMD_VERSION_TEXT(major, minor, patch) ROPEWALK_TEXT_OF(major) "." ROPEWALK_TEXT_OF(minor) "." ROPEWALK_TEXT_OF(patch)
-inline constexpr const char* xsimd_version_text =
-    ROPEWALK_XSIMD_VERSION_TEXT(XSIMD_VERSION_MAJOR, XSIMD_VERSION_MINOR, XSIMD_VERSION_PATCH);
+inline constexpr const char* xsimd_version_text = ROPEWALK_XSIMD_VERSION_TEXT(XSIMD_VERSION_MAJOR, XSIMD_VERSION_MINOR, XSIMD_VERSION_PATCH);
 #undef ROPEWALK_XSIMD_VERSION_TEXT
 #undef ROPEWALK_TEXT_OF
 

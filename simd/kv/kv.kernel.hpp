@@ -62,7 +62,8 @@ private:
 
 ROPEWALK_INLINE bool finite(float x) { return x * 0.0f == 0.0f; }
 
-// A row on its way into a page: values(d) are what store_as takes, codes(d) the element's bits in the low end of each word, of dims d .. d + lanes - 1.
+// A row on its way into a page: values(d) are what store_as takes, codes(d) the element's bits in the low end of each word, of dims d .. d + lanes
+// - 1.
 template <int type>
 class page_row {
 public:
@@ -368,6 +369,31 @@ void pack_v(const float* rows, int64_t row_stride, int32_t v_dim, const kv_part&
             token += together;
         }
     }
+}
+
+// Fast Walsh-Hadamard transform: log2(block) passes of sums and differences. Blocks are at least 16, a multiple of every vector.
+void hadamard(float* row, int32_t dim) {
+    const int32_t block = hadamard_block(dim);
+    for (int32_t half = 1; half < lanes; half *= 2) {
+        for (float* x = row; x < row + dim; x += 2 * half) {
+            for (int32_t i = 0; i < half; ++i) {
+                const float a = x[i], b = x[i + half];
+                x[i] = a + b;
+                x[i + half] = a - b;
+            }
+        }
+    }
+    for (int32_t half = lanes; half < block; half *= 2) {
+        for (float* x = row; x < row + dim; x += 2 * half) {
+            for (int32_t i = 0; i < half; i += lanes) {
+                const vf a = load(x + i), b = load(x + half + i);
+                store(x + i, a + b);
+                store(x + half + i, a - b);
+            }
+        }
+    }
+    const vf factor(1.0f / __builtin_sqrtf(static_cast<float>(block)));
+    for (int32_t d = 0; d < dim; d += lanes) store(row + d, load(row + d) * factor);
 }
 
 template <int type>

@@ -10,6 +10,7 @@ void fill_kv(kv_kernels& table) {
     fill_page_type<int8>(table);
     fill_page_type<int4>(table);
     fill_page_type<fp8>(table);
+    table.hadamard = hadamard;
 }
 
 }  // namespace ropewalk::simd::ROPEWALK_TARGET

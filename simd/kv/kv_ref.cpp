@@ -1,5 +1,6 @@
 // The reference packing: one element at a time, straight from the formulas of kv_pages.hpp.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -111,6 +112,21 @@ void pack_v(const float* rows, int64_t row_stride, int32_t v_dim, const kv_part&
     }
 }
 
+// Entry (i, j) of the matrix is (-1)^(number of common bits of i and j) / sqrt(n).
+void hadamard(float* row, int32_t dim) {
+    const int32_t block = hadamard_block(dim);
+    const double factor = 1.0 / std::sqrt(double(block));
+    double turned[1024];
+    for (float* x = row; x < row + dim; x += block) {
+        for (int32_t i = 0; i < block; ++i) {
+            double sum = 0.0;
+            for (int32_t j = 0; j < block; ++j) sum += std::popcount(static_cast<uint32_t>(i & j)) % 2 == 0 ? double{x[j]} : -double{x[j]};
+            turned[i] = sum * factor;
+        }
+        for (int32_t i = 0; i < block; ++i) x[i] = static_cast<float>(turned[i]);
+    }
+}
+
 template <int type>
 void fill_tensor_type(kv_kernels& table) {
     table.load_row[type] = load_row<type>;
@@ -135,6 +151,7 @@ void fill_kv(kv_kernels& table) {
     fill_page_type<int8>(table);
     fill_page_type<int4>(table);
     fill_page_type<fp8>(table);
+    table.hadamard = hadamard;
 }
 
 }  // namespace ropewalk::simd::scalar

@@ -87,7 +87,9 @@ TEST(attention_errors, batch) {
     build_refuses("kv_indptr", [](call& c) { c.kv_indptr = {0, 40, 57}; });
     build_refuses("page_indptr[2]", [](call& c) { c.page_indptr[2] = 6; });
     build_refuses("pages", [](call& c) { c.page_indptr = {0, 2, 5}; });
-    for (const int32_t id : {-1, 5}) build_refuses("page_ids[3]", [id](call& c) { c.page_ids[3] = id; }, status_code::out_of_range);
+    for (const int32_t id : {-1, 5})
+        build_refuses(
+            "page_ids[3]", [id](call& c) { c.page_ids[3] = id; }, status_code::out_of_range);
     build_refuses("page_count", [](call& c) { c.page_count = -1; });
     build_refuses("layout", [](call& c) { c.layout.k_dim = 32; });
     build_refuses("page_tokens", [](call& c) { c.layout.page_tokens = 24; });
@@ -117,12 +119,15 @@ TEST(attention_errors, run) {
     run_refuses("out.type", [](call& c) { c.out_view.type = dtype::fp16; });
     run_refuses("out", [](call& c) { c.out_view.token_stride = 0; });
     run_refuses("lse", [](call& c) { c.lse.pop_back(); });
-    run_refuses("workspace", [](call& c) { c.workspace = std::move(runtime::mapped_memory::create(static_cast<int64_t>(c.plan.workspace_bytes()) - 1)).value(); },
-                status_code::workspace_too_small);
+    run_refuses(
+        "workspace",
+        [](call& c) { c.workspace = std::move(runtime::mapped_memory::create(static_cast<int64_t>(c.plan.workspace_bytes()) - 1)).value(); },
+        status_code::workspace_too_small);
     run_refuses("pages", [](call& c) { c.pages.base = nullptr; });
     run_refuses("pages", [](call& c) { c.pages.base += 4; });
     run_refuses("pages.layout", [](call& c) { c.pages.layout.k_type = dtype::bf16; });
-    run_refuses("pages.count", [](call& c) { c.pages.count = 4; }, status_code::out_of_range);
+    run_refuses(
+        "pages.count", [](call& c) { c.pages.count = 4; }, status_code::out_of_range);
 }
 
 TEST(attention_errors, misaligned_workspace) {
@@ -150,7 +155,9 @@ TEST(attention_errors, plain_keys) {
     auto workspace = std::move(runtime::mapped_memory::create(static_cast<int64_t>(c.plan.workspace_bytes()))).value();
     std::vector<float> kv(57 * 2 * 16, 0.5f);
     const const_head_view good = dense_view(static_cast<const void*>(kv.data()), dtype::fp32, 57, 2, 16);
-    const auto run_with = [&](const const_head_view& k, const const_head_view& v) { return run(c.plan, c.q_view, k, v, c.out_view, c.lse, workspace.bytes()); };
+    const auto run_with = [&](const const_head_view& k, const const_head_view& v) {
+        return run(c.plan, c.q_view, k, v, c.out_view, c.lse, workspace.bytes());
+    };
     EXPECT_TRUE(run_with(good, good).ok());
     for (const bool spoil_k : {true, false}) {
         const auto refuse = [&](const char* argument, auto spoil, status_code code = status_code::invalid_argument) {
@@ -163,7 +170,8 @@ TEST(attention_errors, plain_keys) {
         refuse(argument, [](const_head_view& x) { x.dim_stride = 57; });  // d-major (D02)
         refuse(argument, [](const_head_view& x) { x.heads = 1; });
         refuse(argument, [](const_head_view& x) { x.type = dtype::fp16; });
-        refuse(argument, [](const_head_view& x) { x.tokens = 56; }, status_code::out_of_range);
+        refuse(
+            argument, [](const_head_view& x) { x.tokens = 56; }, status_code::out_of_range);
     }
     c.kv_indptr = {0, 40, 50};
     expect_refused(c.plan.build(c.problem, c.batch(), dtype::fp32, dtype::fp32), status_code::invalid_argument, "kv_indptr");

@@ -204,7 +204,11 @@ TEST(attention, band_over_blocks_C01) {
     for (const int32_t page_tokens : {0, 16, 64, 256}) {
         attention_problem p = problem(1, 1, 64, 64);
         p.span = attention_span::sliding_window(10);
-        const sequence_input s{640, 640, {}, tensor::filled(dtype::fp32, 640 * 64, 1.0f), tensor::filled(dtype::fp32, 640 * 64, 1.0f),
+        const sequence_input s{640,
+                               640,
+                               {},
+                               tensor::filled(dtype::fp32, 640 * 64, 1.0f),
+                               tensor::filled(dtype::fp32, 640 * 64, 1.0f),
                                tensor::filled(dtype::fp32, 640 * 64, 1.0f)};
         for (const float x : run_attention(p, {s}, {.page_tokens = page_tokens}).out) ASSERT_NEAR(x, 1.0f, 1e-6);
     }
@@ -308,7 +312,11 @@ TEST(attention, softcap_at_every_tail_C08) {
         for (const int64_t kv_len : {1, 63, 64, 65, 127, 129}) {
             attention_problem p = problem(1, 1, 16, 16);
             p.softcap = cap;
-            const sequence_input s{1, kv_len, {}, tensor::filled(dtype::fp32, 16, 0.0f), tensor::filled(dtype::fp32, kv_len * 16, 1.0f),
+            const sequence_input s{1,
+                                   kv_len,
+                                   {},
+                                   tensor::filled(dtype::fp32, 16, 0.0f),
+                                   tensor::filled(dtype::fp32, kv_len * 16, 1.0f),
                                    tensor::filled(dtype::fp32, kv_len * 16, 1.0f)};
             for (const float x : run_attention(p, {s}).out) EXPECT_NEAR(x, 1.0f, 1e-6);
         }
@@ -329,7 +337,8 @@ TEST(attention, sinks_C09) {
     for (const float sink : {0.0f, 100.0f, -100.0f}) {
         attention_problem p = problem(1, 1, 8, 8);
         p.sinks = &sink;
-        const sequence_input s{1, 3, {}, tensor::filled(dtype::fp32, 8, 0.0f), tensor::filled(dtype::fp32, 24, 1.0f), tensor::filled(dtype::fp32, 24, 2.0f)};
+        const sequence_input s{
+            1, 3, {}, tensor::filled(dtype::fp32, 8, 0.0f), tensor::filled(dtype::fp32, 24, 1.0f), tensor::filled(dtype::fp32, 24, 2.0f)};
         const output o = run_attention(p, {s});
         EXPECT_NEAR(o.out[0], sink == 0.0f ? 1.5 : sink > 0.0f ? 0.0 : 2.0, 1e-6);
         EXPECT_NEAR(o.lse[0], sink == 0.0f ? std::log(4.0) : sink > 0.0f ? 100.0 : std::log(3.0), 1e-5);
@@ -337,7 +346,8 @@ TEST(attention, sinks_C09) {
     attention_problem p = problem(1, 1, 8, 8);
     const float half = 0.5f;
     p.sinks = &half;
-    const sequence_input empty{1, 0, {}, tensor::filled(dtype::fp32, 8, 1.0f), tensor::filled(dtype::fp32, 0, 0.0f), tensor::filled(dtype::fp32, 0, 0.0f)};
+    const sequence_input empty{
+        1, 0, {}, tensor::filled(dtype::fp32, 8, 1.0f), tensor::filled(dtype::fp32, 0, 0.0f), tensor::filled(dtype::fp32, 0, 0.0f)};
     const output o = run_attention(p, {empty});
     EXPECT_EQ(o.out[0], none);
     EXPECT_NEAR(o.lse[0], 0.5, 1e-6);
@@ -463,14 +473,18 @@ TEST(attention, symmetric_alibi_B09) {
 struct types {
     dtype q, k, v;
 };
-const std::vector<types> type_sets{{dtype::fp32, dtype::fp32, dtype::fp32}, {dtype::fp32, dtype::bf16, dtype::bf16}, {dtype::bf16, dtype::bf16, dtype::bf16},
-                                   {dtype::bf16, dtype::bf16, dtype::fp32}, {dtype::bf16, dtype::fp32, dtype::bf16}};
+const std::vector<types> type_sets{{dtype::fp32, dtype::fp32, dtype::fp32},
+                                   {dtype::fp32, dtype::bf16, dtype::bf16},
+                                   {dtype::bf16, dtype::bf16, dtype::bf16},
+                                   {dtype::bf16, dtype::bf16, dtype::fp32},
+                                   {dtype::bf16, dtype::fp32, dtype::bf16}};
 
 TEST(attention_invariance, threads_F06) {
     std::mt19937 generator(6);
     for (const types& t : type_sets) {
         attention_problem p = problem(8, 2, 64, 64, t.q);
-        const std::vector<sequence_input> batch{sequence_input::random(p, t.k, t.v, 1, 4096, generator), sequence_input::random(p, t.k, t.v, 5, 1500, generator),
+        const std::vector<sequence_input> batch{sequence_input::random(p, t.k, t.v, 1, 4096, generator),
+                                                sequence_input::random(p, t.k, t.v, 5, 1500, generator),
                                                 sequence_input::random(p, t.k, t.v, 40, 1100, generator)};
         const output expected = run_attention(p, batch);
         for (const int32_t threads : {1, 2, 3, 7, 16}) {
@@ -514,7 +528,8 @@ TEST(attention_invariance, chunked_prefill_C20) {
         p.span = t.v == dtype::fp32 ? attention_span::sliding_window(300) : attention_span::causal();
         const sequence_input all = sequence_input::random(p, t.k, t.v, length, length, generator);
         const output expected = run_attention(p, {all});
-        for (const std::vector<int64_t>& chunks : {std::vector<int64_t>{512, 512, 276}, std::vector<int64_t>(186, 7), std::vector<int64_t>(1300, 1)}) {
+        for (const std::vector<int64_t>& chunks :
+             {std::vector<int64_t>{512, 512, 276}, std::vector<int64_t>(186, 7), std::vector<int64_t>(1300, 1)}) {
             int64_t done = 0;
             for (std::size_t c = 0; c < chunks.size() && done < length; ++c) {
                 const int64_t count = std::min(chunks[c], length - done);
@@ -526,7 +541,8 @@ TEST(attention_invariance, chunked_prefill_C20) {
                 const auto cut = [](const tensor& x, int64_t first, int64_t values, int64_t width) {
                     return tensor::of(x.type, {x.value.begin() + first * width, x.value.begin() + (first + values) * width});
                 };
-                const output part = run_attention(p, {{count, done + count, {}, cut(all.q, done, count, 192), cut(all.k, 0, done + count, 64), cut(all.v, 0, done + count, 64)}});
+                const output part = run_attention(
+                    p, {{count, done + count, {}, cut(all.q, done, count, 192), cut(all.k, 0, done + count, 64), cut(all.v, 0, done + count, 64)}});
                 ASSERT_EQ(std::memcmp(part.out.data(), expected.out.data() + done * 192, part.out.size() * 4), 0) << "token " << done;
                 ASSERT_EQ(std::memcmp(part.lse.data(), expected.lse.data() + done * 3, part.lse.size() * 4), 0);
                 done += count;
@@ -643,7 +659,9 @@ TEST(attention_merge, equals_one_pass_C15) {
         p.span = attention_span::full();
         const sequence_input all = sequence_input::random(p, dtype::fp32, dtype::fp32, 3, first + second, generator);
         const auto part = [&](int64_t from, int64_t count) {
-            const auto cut = [&](const tensor& t) { return tensor::of(dtype::fp32, {t.value.begin() + from * 64, t.value.begin() + (from + count) * 64}); };
+            const auto cut = [&](const tensor& t) {
+                return tensor::of(dtype::fp32, {t.value.begin() + from * 64, t.value.begin() + (from + count) * 64});
+            };
             return run_attention(p, {{3, count, {}, all.q, cut(all.k), cut(all.v)}});
         };
         output merged;
@@ -653,7 +671,8 @@ TEST(attention_merge, equals_one_pass_C15) {
         EXPECT_LE(e.lse, 1e-6);
     }
     attention_problem p = problem(1, 1, 8, 8);
-    const sequence_input flat{1, 8, {}, tensor::filled(dtype::fp32, 8, 0.0f), tensor::filled(dtype::fp32, 64, 1.0f), tensor::filled(dtype::fp32, 64, 1.0f)};
+    const sequence_input flat{
+        1, 8, {}, tensor::filled(dtype::fp32, 8, 0.0f), tensor::filled(dtype::fp32, 64, 1.0f), tensor::filled(dtype::fp32, 64, 1.0f)};
     EXPECT_NEAR(run_attention(p, {flat}).lse[0], std::log(8.0), 1e-6);
 }
 

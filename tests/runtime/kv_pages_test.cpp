@@ -178,8 +178,10 @@ TEST_F(kv_pages_test, refused_layouts) {
         change(layout);
         return std::string(layout.validate().text());
     };
-    EXPECT_EQ(text([](kv_layout& l) { l.k_type = static_cast<dtype>(9); }), "layout.k_type is 9; must be a dtype (0 fp32, 1 bf16, 2 fp16, 3 int8, 4 int4, 5 fp8)");
-    EXPECT_EQ(text([](kv_layout& l) { l.v_type = static_cast<dtype>(-1); }), "layout.v_type is -1; must be a dtype (0 fp32, 1 bf16, 2 fp16, 3 int8, 4 int4, 5 fp8)");
+    EXPECT_EQ(text([](kv_layout& l) { l.k_type = static_cast<dtype>(9); }),
+              "layout.k_type is 9; must be a dtype (0 fp32, 1 bf16, 2 fp16, 3 int8, 4 int4, 5 fp8)");
+    EXPECT_EQ(text([](kv_layout& l) { l.v_type = static_cast<dtype>(-1); }),
+              "layout.v_type is -1; must be a dtype (0 fp32, 1 bf16, 2 fp16, 3 int8, 4 int4, 5 fp8)");
     EXPECT_EQ(text([](kv_layout& l) { l.kv_heads = 0; }), "layout.kv_heads is 0; must be 1 .. 2147483647");
     EXPECT_EQ(text([](kv_layout& l) { l.k_dim = 0; }), "layout.k_dim is 0; must be 1 .. 1024");
     EXPECT_EQ(text([](kv_layout& l) { l.v_dim = 1025; }), "layout.v_dim is 1025; must be 1 .. 1024");

@@ -17,7 +17,8 @@ struct query {
     dtype type = dtype::fp32;
     attention_precision precision = attention_precision::standard;
 };
-constexpr query queries[] = {{dtype::fp32, attention_precision::standard}, {dtype::bf16, attention_precision::standard}, {dtype::fp32, attention_precision::fast}};
+constexpr query queries[] = {
+    {dtype::fp32, attention_precision::standard}, {dtype::bf16, attention_precision::standard}, {dtype::fp32, attention_precision::fast}};
 
 attention_problem problem(int32_t heads, int32_t kv_heads, int32_t k_dim, int32_t v_dim, query q = {}) {
     attention_problem p;
@@ -72,7 +73,8 @@ protected:
 TEST_P(quantised_attention, matches_definition) {
     const struct {
         int32_t heads, kv_heads, k_dim, v_dim;
-    } cases[] = {{8, 2, 128, 128}, {9, 3, 64, 64}, {7, 1, 96, 96}, {5, 1, 40, 40}, {3, 1, 33, 17}, {2, 1, 576, 512}, {71, 1, 64, 64}, {2, 2, 256, 256}};
+    } cases[] = {{8, 2, 128, 128}, {9, 3, 64, 64},   {7, 1, 96, 96},  {5, 1, 40, 40},
+                 {3, 1, 33, 17},   {2, 1, 576, 512}, {71, 1, 64, 64}, {2, 2, 256, 256}};
     for (const auto& c : cases) {
         for (const int32_t page_tokens : {16, 64, 256}) {
             for (const query& q : queries) {
@@ -94,6 +96,18 @@ TEST_P(quantised_attention, masks_and_biases) {
     for (const attention_span span : {attention_span::causal(), attention_span::sliding_window(37), attention_span::full()}) {
         p.span = span;
         expect_matches(p, random_batch(p, {{1, 600}, {30, 190}}, generator), options_of(GetParam()));
+    }
+}
+
+// The pages hold turned rows; what they are worth, and what attention makes of them, is what comes back from them.
+TEST_P(quantised_attention, hadamard) {
+    for (const auto& [k_dim, v_dim] : {std::pair{128, 128}, {64, 96}, {80, 48}, {576, 512}}) {
+        for (const query& q : queries) {
+            const attention_problem p = problem(4, 1, k_dim, v_dim, q);
+            run_options options = options_of(GetParam());
+            options.hadamard = true;
+            expect_matches(p, random_batch(p, {{1, 300}, {20, 45}}, generator), options);
+        }
     }
 }
 
@@ -146,10 +160,11 @@ TEST_P(quantised_attention, chunked_prefill_gives_the_same_bits_C20) {
                 const auto cut = [](const tensor& x, int64_t first, int64_t tokens, int64_t width) {
                     return tensor::of(x.type, {x.value.begin() + first * width, x.value.begin() + (first + tokens) * width});
                 };
-                const sequence_input part{count, done + count, {}, cut(all.q, done, count, 256), cut(all.k, 0, done + count, 64),
-                                          cut(all.v, 0, done + count, 64)};
+                const sequence_input part{
+                    count, done + count, {}, cut(all.q, done, count, 256), cut(all.k, 0, done + count, 64), cut(all.v, 0, done + count, 64)};
                 const output got = run_attention(p, {part}, options_of(GetParam()));
-                ASSERT_EQ(std::memcmp(got.out.data(), expected.out.data() + done * 256, got.out.size() * 4), 0) << "chunk " << chunk << " token " << done;
+                ASSERT_EQ(std::memcmp(got.out.data(), expected.out.data() + done * 256, got.out.size() * 4), 0)
+                    << "chunk " << chunk << " token " << done;
             }
         }
     }
@@ -235,6 +250,29 @@ TEST(quantised_cache, fork_and_truncate_keep_codes_and_scales) {
             EXPECT_EQ(read_back(cache, a, length), before);
         }
     }
+}
+
+// One dim of every key is 30 times as large as the others: turned, 4 bits keep the others.
+TEST(quantised_cache, hadamard_spreads_outliers) {
+    std::mt19937 generator(9);
+    tensor rows = tensor::random(dtype::fp32, 64 * 64, generator);
+    for (std::size_t i = 5; i < rows.value.size(); i += 64) rows.value[i] *= 30.0f;
+    double errors[2] = {0.0, 0.0};
+    for (const bool hadamard : {false, true}) {
+        attention_problem p;
+        p.kv_heads = 1;
+        p.k_dim = p.v_dim = 64;
+        kv_cache_config config;
+        config.layout = layout_of(p, dtype::int4, dtype::int4, 64);
+        config.layout.hadamard = hadamard;
+        config.layers = config.page_count = 1;
+        kv_cache cache = std::move(kv_cache::create(config)).value();
+        const sequence_id id = *cache.create_sequence();
+        append_rows(cache, id, rows.value, 0, 64);
+        const std::vector<float> back = read_back(cache, id, 64);
+        for (std::size_t i = 0; i < rows.value.size(); ++i) errors[hadamard] += std::pow(double{back[i]} - rows.value[i], 2);
+    }
+    EXPECT_LT(errors[1], 0.5 * errors[0]);
 }
 
 TEST(quantised_plan, plain_keys_cannot_be_quantised) {

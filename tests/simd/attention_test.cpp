@@ -66,8 +66,8 @@ struct random_part {
     }
 };
 
-// A score is a chain of k_dim FMAs of N(0, 1) data: k_dim roundings, each half an eps of a partial sum of at most 4.5 sqrt(k_dim), that add up like a random
-// walk: 4.5 * eps / 2 * k_dim.
+// A score is a chain of k_dim FMAs of N(0, 1) data: k_dim roundings, each half an eps of a partial sum of at most 4.5 sqrt(k_dim), that add up like a
+// random walk: 4.5 * eps / 2 * k_dim.
 TEST_P(attention_kernels_test, qk_equals_reference) {
     const uint32_t seed = 1;
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -117,7 +117,8 @@ TEST_P(attention_kernels_test, pv_equals_reference) {
                     const std::byte* from = v.elements.data() + v_bytes(type, v_dim, skipped);
                     const std::byte* scales = v.scales.data() + skipped * v_scale_step(type);
                     if (token_scaled(type)) {
-                        reference.attention.scale_weights(reinterpret_cast<float*>(p.data), 128, rows, tokens, reinterpret_cast<const float*>(scales));
+                        reference.attention.scale_weights(reinterpret_cast<float*>(p.data), 128, rows, tokens,
+                                                          reinterpret_cast<const float*>(scales));
                     }
                     for (const bool scaled : {true, false}) {
                         const auto* factor = scaled ? reinterpret_cast<const float*>(alpha.data) : nullptr;
@@ -186,11 +187,13 @@ TEST_P(attention_kernels_test, softmax_equals_reference) {
                     const auto run = [&](const kernel_table& table, run_state& state) {
                         std::memcpy(state.s.data(), raw.data, rows * 128 * 4);
                         table.attention.softmax[fma_fp32]({state.s.data(), 128, rows, tokens, first.data(), last.data(), 2.5f, softcap,
-                                                           alibi ? slope.data() : nullptr, distance.data(), state.m.data(), state.alpha.data(), state.l.data(), state.p.data()});
+                                                           alibi ? slope.data() : nullptr, distance.data(), state.m.data(), state.alpha.data(),
+                                                           state.l.data(), state.p.data()});
                     };
                     run(kernels, got);
                     run(reference, expected);
-                    for (std::size_t i = 0; i < got.p.size(); ++i) ASSERT_NEAR(got.p[i], expected.p[i], i % 128 < static_cast<std::size_t>(tokens) ? 4e-6 : 0.0) << i;
+                    for (std::size_t i = 0; i < got.p.size(); ++i)
+                        ASSERT_NEAR(got.p[i], expected.p[i], i % 128 < static_cast<std::size_t>(tokens) ? 4e-6 : 0.0) << i;
                     for (std::size_t i = 0; i < got.l.size(); ++i) ASSERT_NEAR(got.l[i], expected.l[i], 4e-5) << i;
                     for (std::size_t i = 0; i < rows; ++i) {
                         ASSERT_NEAR(got.m[i], expected.m[i], 4e-6);
@@ -220,7 +223,8 @@ TEST_P(attention_kernels_test, bf16_dot_is_exact_on_integers) {
             reference.attention.qk[bf16][fma_fp32]({q32.data(), 128, rows, dim, part, nullptr, panels, expected.data(), 128, {}});
             ASSERT_EQ(got, expected);
             kernels.attention.pv[bf16][dot_bf16]({q16.data(), 128, rows, panels * panel, part, nullptr, 64, dim, got.data(), 128, nullptr, {}});
-            reference.attention.pv[bf16][fma_fp32]({q32.data(), 128, rows, panels * panel, part, nullptr, 64, dim, expected.data(), 128, nullptr, {}});
+            reference.attention.pv[bf16][fma_fp32](
+                {q32.data(), 128, rows, panels * panel, part, nullptr, 64, dim, expected.data(), 128, nullptr, {}});
             ASSERT_EQ(got, expected);
         }
     }
@@ -265,9 +269,11 @@ TEST_P(attention_kernels_test, integer_qk_is_exact_on_integers) {
                 const whole_rows k(panels * panel, k_dim, c.type == int4 ? scale_group : k_dim, c.lowest, c.highest, generator),
                     q(rows, k_dim, k_dim, -c.q_most, c.q_most, generator);
                 const random_part part(reference, c.type, true, k_dim, panels * panel, generator);
-                kernels.kv.pack_k[c.type](k.values.data(), k_dim, k_dim, {part.elements.data(), part.scales.data(), panels * panel}, 0, panels * panel);
+                kernels.kv.pack_k[c.type](k.values.data(), k_dim, k_dim, {part.elements.data(), part.scales.data(), panels * panel}, 0,
+                                          panels * panel);
                 const test::guarded_buffer codes(static_cast<std::size_t>(rows * k_dim * 4));
-                for (int32_t r = 0; r < rows; ++r) kernels.attention.quantise_q[c.type](q.values.data() + r * k_dim, k_dim, codes.data() + r * k_dim * 4);
+                for (int32_t r = 0; r < rows; ++r)
+                    kernels.attention.quantise_q[c.type](q.values.data() + r * k_dim, k_dim, codes.data() + r * k_dim * 4);
                 std::vector<float> got(static_cast<std::size_t>(rows * panels * panel)), expected = got;
                 const auto* scales = part.scales.as<float>();
                 kernels.attention.qk[c.type][dot_integer](
@@ -299,7 +305,8 @@ TEST_P(attention_kernels_test, integer_pv_is_exact_on_integers) {
                     return v_run{part.elements.data() + v_bytes(c.type, v_dim, first), part.scales.data() + first * v_scale_step(c.type), tokens, {}};
                 };
                 const v_run runs[] = {run(16, 48), run(64, 64)};
-                kernels.attention.pv_integer[c.type]({p.values.data(), page_tokens, rows, runs, 2, page_tokens, v_dim, got.data(), stride, alpha.data()});
+                kernels.attention.pv_integer[c.type](
+                    {p.values.data(), page_tokens, rows, runs, 2, page_tokens, v_dim, got.data(), stride, alpha.data()});
                 for (int32_t r = 0; r < rows; ++r) {
                     for (int32_t d = 0; d < v_dim; ++d) {
                         int64_t sum = 0;
@@ -330,7 +337,8 @@ TEST_P(attention_kernels_test, integer_dots_are_near_fp32) {
         const auto* queries = reinterpret_cast<const float*>(q.data);
         for (int32_t r = 0; r < rows; ++r) kernels.attention.quantise_q[c.type](queries + r * dim, dim, codes.data() + r * dim * 4);
         const auto* scales = k.scales.as<float>();
-        kernels.attention.qk[c.type][dot_integer]({codes.data(), dim * 4, rows, dim, k.elements.data(), scales, tokens / panel, got.data(), tokens, {}});
+        kernels.attention.qk[c.type][dot_integer](
+            {codes.data(), dim * 4, rows, dim, k.elements.data(), scales, tokens / panel, got.data(), tokens, {}});
         reference.attention.qk[c.type][fma_fp32]({q.data, dim, rows, dim, k.elements.data(), scales, tokens / panel, expected.data(), tokens, {}});
         // Keys of N(0, 1), quantised: their codes' part has a standard deviation of at most 1.1; the largest of 128 values is under 4.5.
         const double q_error = 6.0 * 4.5 / c.q_most / std::sqrt(12.0) * std::sqrt(dim) * 1.1;
@@ -341,8 +349,8 @@ TEST_P(attention_kernels_test, integer_dots_are_near_fp32) {
         const v_run run{v.elements.data(), v.scales.data(), tokens, {}};
         kernels.attention.pv_integer[c.type]({p.data(), tokens, rows, &run, 1, tokens, dim, o.data(), dim, alpha.data()});
         if (token_scaled(c.type)) reference.attention.scale_weights(p.data(), tokens, rows, tokens, v.scales.as<float>());
-        reference.attention.pv[c.type][fma_fp32]({p.data(), tokens, rows, tokens, v.elements.data(), v.scales.data(), tokens, dim, o_expected.data(), dim,
-                                                  alpha.data(), {}});
+        reference.attention.pv[c.type][fma_fp32](
+            {p.data(), tokens, rows, tokens, v.elements.data(), v.scales.data(), tokens, dim, o_expected.data(), dim, alpha.data(), {}});
         // A weight is p times the token's scale, at most the largest scale of about 4.5 / 127 (int4: 6 / 15), and meets codes of up to 127 (8).
         const double scale = c.type == int8 ? 4.5 / 127 : 6.0 / 15, code = c.type == int8 ? 127.0 / 3 : 4.0;
         const double p_error = 6.0 * scale / c.p_most / std::sqrt(12.0) * std::sqrt(tokens) * code;
@@ -424,7 +432,8 @@ TEST_P(attention_kernels_test, exp2_is_within_one_ulp) {
 
 TEST_P(attention_kernels_test, exp2_at_the_ends_C18) {
     const float infinity = std::numeric_limits<float>::infinity();
-    std::vector<float> x{0.0f, -0.0f, -infinity, infinity, std::numeric_limits<float>::quiet_NaN(), -126.0f, -127.0f, -150.0f, -1e30f, 127.99f, 128.0f, 1e30f};
+    std::vector<float> x{0.0f,   -0.0f,   -infinity, infinity, std::numeric_limits<float>::quiet_NaN(), -126.0f, -127.0f, -150.0f,
+                         -1e30f, 127.99f, 128.0f,    1e30f};
     std::vector<float> y(x.size());
     kernels.math.exp2(x.data(), y.data(), static_cast<int64_t>(x.size()));
     EXPECT_EQ(y[0], 1.0f);

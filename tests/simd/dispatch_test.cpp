@@ -208,6 +208,8 @@ void expect_complete(const kernel_table& table, bool has_bf16_dot) {
         EXPECT_NE(table.attention.qk[type][fma_fp32], nullptr);
         EXPECT_NE(table.attention.pv[type][fma_fp32], nullptr);
     }
+    EXPECT_NE(table.kv.hadamard, nullptr);
+    EXPECT_NE(table.attention.scale_weights, nullptr);
     EXPECT_NE(table.attention.softmax[fma_fp32], nullptr);
     EXPECT_NE(table.attention.fold, nullptr);
     EXPECT_NE(table.attention.finish[fp32], nullptr);

@@ -333,7 +333,8 @@ void kv_quantised::check(const pack_case& c, const std::vector<float>& rows) {
                 value = (code - 8) * scale + mid;
                 bound = scale * 0.51 + 0x1p-11 * (std::abs(mid) + 8 * scale) + 0x1p-25 * 15;  // scale and mid are fp16
             }
-            ASSERT_NEAR(value, largest == 0.0 ? 0.0 : x[d], bound) << c << " row " << row << " dim " << d << " code " << code << " scale " << scale << " mid " << mid;
+            ASSERT_NEAR(value, largest == 0.0 ? 0.0 : x[d], bound)
+                << c << " row " << row << " dim " << d << " code " << code << " scale " << scale << " mid " << mid;
         }
     }
 }
@@ -365,13 +366,50 @@ TEST_F(kv_quantised, odd_rows) {
                 std::vector<float> rows(16 * dim);
                 for (std::size_t i = 0; i < rows.size(); ++i) {
                     const float d = static_cast<float>(i % dim), sign = i % 2 == 0 ? 1.0f : -1.0f;
-                    const float kinds[] = {0.0f, -0.0f, 3.0f, -1.0f, 1e-30f * d, sign * 0x1p-101f, (d - 31.5f) / 63.0f * 127.0f, d * 100.0f, sign, d == 5 ? 1.0f : 0.0f,
-                                           0x1p-20f * d, d - 32, 448.0f - d, sign * d * 0.5f, 1e-3f * d * d, 127.0f - 2 * d};
+                    const float kinds[] = {0.0f,
+                                           -0.0f,
+                                           3.0f,
+                                           -1.0f,
+                                           1e-30f * d,
+                                           sign * 0x1p-101f,
+                                           (d - 31.5f) / 63.0f * 127.0f,
+                                           d * 100.0f,
+                                           sign,
+                                           d == 5 ? 1.0f : 0.0f,
+                                           0x1p-20f * d,
+                                           d - 32,
+                                           448.0f - d,
+                                           sign * d * 0.5f,
+                                           1e-3f * d * d,
+                                           127.0f - 2 * d};
                     rows[i] = kinds[i / dim];
                 }
                 check(c, rows);
                 if (HasFatalFailure()) return;
             }
+        }
+    }
+}
+
+// Against the definition, which the reference spells out, and twice is the identity.
+TEST_F(kv_quantised, hadamard_is_orthonormal) {
+    for (const target t : available_targets()) {
+        for (const int32_t dim : {16, 32, 48, 64, 80, 96, 128, 192, 512, 576, 1024}) {
+            const guarded_buffer memory(static_cast<std::size_t>(dim) * 4);
+            auto* row = memory.as<float>();
+            std::vector<float> given(static_cast<std::size_t>(dim));
+            for (float& x : given) x = normal();
+            std::vector<float> wanted = given;
+            std::copy(given.begin(), given.end(), row);
+            simd::kernels_of(target::scalar)->kv.hadamard(wanted.data(), dim);
+            const auto hadamard = simd::kernels_of(t)->kv.hadamard;
+            hadamard(row, dim);
+            // log2(block) sums of values of up to 4.5 sqrt(block) before the factor.
+            for (int32_t d = 0; d < dim; ++d)
+                ASSERT_NEAR(row[d], wanted[static_cast<std::size_t>(d)], 10 * 4.5 * 0x1p-24) << name(t) << " " << dim << " at " << d;
+            hadamard(row, dim);
+            for (int32_t d = 0; d < dim; ++d)
+                ASSERT_NEAR(row[d], given[static_cast<std::size_t>(d)], 20 * 4.5 * 0x1p-24) << name(t) << " " << dim << " at " << d;
         }
     }
 }

@@ -171,7 +171,7 @@ TEST(cli, decode_refuses_bad_input) {
     refused({"--model", "mpt-7b", "--layers", "3"}, "--layers gives an explicit shape");
     refused({"--context", "16"}, "--context is for a synthetic sweep");
     refused({"--threads", "0"}, "--threads is 0; must be 1 to ");
-    refused({"--kv-type", "int3"}, "--kv-type is int3; must be one of fp32, bf16, fp16, fp8, k8v8, k8v4, k4v4");
+    refused({"--kv-type", "int3"}, "--kv-type is int3; must be one of fp32, bf16, fp16, fp8, k8v8, k8v4, k8v4h, k4v4, k4v4h");
     refused({"--model", "mpt-7b", "--q-type", "fp8"}, "--q-type is fp8");
     refused({"--prefill", "256"}, "--prefill is 256; must be 0 to 255");
     refused({"--trace", "/nonexistent\nfile"}, "No such file");

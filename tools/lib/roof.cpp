@@ -75,8 +75,8 @@ double scale_roof(const simd::roof_kernels& kernels, std::span<float> buffer, ex
 double copy_roof(const simd::roof_kernels& kernels, std::span<std::byte> buffer, executor& on) {
     const int64_t half = static_cast<int64_t>(buffer.size()) / 2 / read_granule * read_granule;
     if (half == 0) return 0.0;
-    const double seconds = time_blocks(
-        half, block_bytes, on, [&](int64_t first, int64_t size) { kernels.copy(buffer.data() + half + first, buffer.data() + first, size); });
+    const double seconds = time_blocks(half, block_bytes, on,
+                                       [&](int64_t first, int64_t size) { kernels.copy(buffer.data() + half + first, buffer.data() + first, size); });
     return 2.0 * static_cast<double>(half) / seconds * 1e-9;
 }
 

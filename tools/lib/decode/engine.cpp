@@ -11,6 +11,7 @@ kv_cache_config config_of(const model_shape& model, const kv_preset& kv, int32_t
     kv_cache_config config;
     config.layout.k_type = kv.k_type;
     config.layout.v_type = kv.v_type;
+    config.layout.hadamard = kv.hadamard;
     config.layout.kv_heads = model.kv_heads;
     config.layout.k_dim = config.layout.v_dim = model.head_dim;
     config.layout.page_tokens = page_tokens;

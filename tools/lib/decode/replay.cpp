@@ -34,8 +34,7 @@ result<trace_replay> trace_replay::create(const trace& recorded, const settings&
     }
     if (chosen.page_tokens < 1) return refusal(status_code::invalid_argument, "page_tokens is {}; must be positive", chosen.page_tokens);
     const int64_t pages = (recorded.tokens + chosen.page_tokens - 1) / chosen.page_tokens;
-    result<decode_engine> engine =
-        decode_engine::create(recorded.model, {chosen.kv, dtype::fp32}, chosen.page_tokens, static_cast<int32_t>(pages));
+    result<decode_engine> engine = decode_engine::create(recorded.model, {chosen.kv, dtype::fp32}, chosen.page_tokens, static_cast<int32_t>(pages));
     if (!engine.ok()) return engine.state();
     return trace_replay(recorded, chosen, std::move(*engine));
 }

@@ -34,7 +34,8 @@ std::vector<std::byte> random_elements(dtype type, std::size_t count, uint64_t s
 }
 
 // Fills memory at the speed of a copy: every block gets a piece of one random pattern that starts elsewhere. Any element of a page may hold any
-// number, so no page layout has to be known. Quantised pages get bf16 numbers: any bits are codes, and as scales of either width they are ordinary numbers.
+// number, so no page layout has to be known. Quantised pages get bf16 numbers: any bits are codes, and as scales of either width they are ordinary
+// numbers.
 void fill(std::span<std::byte> memory, dtype type, executor& on) {
     constexpr std::size_t block = std::size_t{1} << 20, shifts = 4096, shift = 64;
     const dtype element = element_bytes(type) != 0 ? type : dtype::bf16;
