@@ -201,6 +201,52 @@ TEST_P(quantised_attention, masked_slots_are_never_multiplied_C05) {
 INSTANTIATE_TEST_SUITE_P(types, quantised_attention, testing::ValuesIn(type_sets),
                          [](const auto& info) { return std::string(name(info.param.k)) + "_" + std::string(name(info.param.v)); });
 
+// ---- instruction sets -----------------------------------------------------------------------------------------------------------------------
+
+// Puts the target back that the run is for.
+class target_guard {
+public:
+    ~target_guard() { EXPECT_TRUE(limit_target(before_).ok()); }
+
+private:
+    target before_ = active_target().value();
+};
+
+// What the target in force computes is what the scalar target computes from the same pages' values.
+TEST(quantised_targets, int8_agrees_with_scalar_F05) {
+    std::mt19937 generator(10);
+    const target_guard guard;
+    const target used = active_target().value();
+    double worst = 0.0;
+    for (const int32_t dim : {64, 72, 80, 128}) {
+        for (const int64_t n : {1, 2, 15, 16, 17, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 300}) {
+            const attention_problem p = problem(4, 2, dim, dim);
+            const auto batch = random_batch(p, {{1, n}}, generator);
+            ASSERT_TRUE(limit_target(target::scalar).ok());
+            const output scalar = run_attention(p, batch, options_of({dtype::int8, dtype::int8}));
+            ASSERT_TRUE(limit_target(used).ok());
+            const output got = run_attention(p, batch, options_of({dtype::int8, dtype::int8}));
+            for (std::size_t i = 0; i < got.out.size(); ++i) {
+                worst = std::max(worst, std::fabs(double{got.out[i]} - scalar.out[i]));
+                ASSERT_NEAR(got.out[i], scalar.out[i], 1e-5) << "dim " << dim << " n " << n << " at " << i;
+            }
+        }
+    }
+    RecordProperty("largest_difference", std::to_string(worst));
+}
+
+TEST(quantised_targets, int4_keys_of_576_dims_D08) {
+    std::mt19937 generator(11);
+    for (const query& q : queries) {
+        const attention_problem p = problem(4, 1, 576, 512, q);
+        for (const page_types& t : {page_types{dtype::int4, dtype::int4}, page_types{dtype::int4, dtype::bf16}}) {
+            const auto batch = random_batch(p, {{3, 200}}, generator);
+            for (const float x : run_attention(p, batch, options_of(t)).out) ASSERT_TRUE(std::isfinite(x));
+            if (q.precision == attention_precision::standard) expect_matches(p, batch, options_of(t));  // within 1e-4 of the values
+        }
+    }
+}
+
 // ---- the cache ------------------------------------------------------------------------------------------------------------------------------
 
 // K and V [tokens][64] of layer 0 as the pages hold them.
