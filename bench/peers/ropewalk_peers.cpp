@@ -121,6 +121,10 @@ PEERS_API attention* ropewalk_peers_plan(const session* s, const pool* geometry,
     p.kv_heads = geometry->kv_heads;
     p.k_dim = p.v_dim = geometry->dim;
     p.q_type = p.out_type = static_cast<dtype>(q_type);
+    // As the peers do with int8 and int4: queries are fp32 and may be rounded to integers.
+    if (geometry->k_type == static_cast<int32_t>(dtype::int8) || geometry->k_type == static_cast<int32_t>(dtype::int4)) {
+        p.precision = attention_precision::fast;
+    }
     p.alibi_slopes = slopes;
     const auto n = static_cast<std::size_t>(sequences);
     const auto ids = static_cast<std::size_t>(page_indptr[n]);
