@@ -1,4 +1,5 @@
 // Integer dots of a target, where it has them.
+#include "simd/core/kernels.hpp"
 #include "simd/core/vec.hpp"
 
 #if ROPEWALK_HAS_INTEGER_DOT
