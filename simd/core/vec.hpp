@@ -86,6 +86,17 @@ ROPEWALK_INLINE vf fnmadd(vf a, vf b, vf c) {
 #endif
 }
 
+// a / b, one rounding. Not xsimd's operator: 8.1 divides by an approximate reciprocal on Arm.
+ROPEWALK_INLINE vf divide(vf a, vf b) {
+#if ROPEWALK_X86_512
+    return vf(_mm512_div_ps(a, b));
+#elif defined(__x86_64__)
+    return vf(_mm256_div_ps(a, b));
+#else
+    return vf(vdivq_f32(a, b));
+#endif
+}
+
 // The larger; where one is NaN: b on x86, NaN on Arm. maximum(bound, x) therefore keeps a NaN of x on both. Not xsimd::max, whose answer to NaN
 // differs between 8.1 and 14.
 ROPEWALK_INLINE vf maximum(vf a, vf b) {
@@ -407,7 +418,7 @@ ROPEWALK_INLINE vf tanh_core(vf x) {
     const vf small = fmadd(p * z, x, x);
     // e^-2|x| = 2^(-2 log2(e) |x|); tanh = (1 - e) / (1 + e).
     const vf e = exp2_core(magnitude * vf(-2.885390081777927f));
-    const vf large = (vf(1.0f) - e) / (vf(1.0f) + e);
+    const vf large = divide(vf(1.0f) - e, vf(1.0f) + e);
     const vf sign = as_float(as_int(x) & vi(static_cast<int32_t>(0x80000000u)));
     return select(magnitude < vf(0.625f), small, as_float(as_int(large) | as_int(sign)));
 }

@@ -110,11 +110,11 @@ public:
         alignas(64) float lowest[most_groups] = {}, highest[most_groups] = {};
         for (int32_t g = 0; g * scale_group < n; ++g) find_range(row + g * scale_group, n - g * scale_group, lowest[g], highest[g]);
         for (int32_t g = 0; g * scale_group < n; g += lanes) {
-            store_fp16(scale_ + g, (load(highest + g) - load(lowest + g)) / vf(15.0f));
+            store_fp16(scale_ + g, divide(load(highest + g) - load(lowest + g), vf(15.0f)));
             const vf scale = load_fp16(scale_ + g);
             store_fp16(mid_ + g, fmadd(scale, vf(8.0f), load(lowest + g) + zero()));  // + 0: no negative zero
             store(mid_value_ + g, load_fp16(mid_ + g));
-            store(inverse_ + g, select(scale > zero(), vf(1.0f) / scale, zero()));
+            store(inverse_ + g, select(scale > zero(), divide(vf(1.0f), scale), zero()));
             store(highest + g, scale);
         }
         for (int32_t g = 0; g * scale_group < n; ++g) {
