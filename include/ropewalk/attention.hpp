@@ -37,9 +37,8 @@ struct attention_span {
 };
 
 // How q and the probabilities enter products with stored keys and values.
-//   standard  An fp32 query is never rounded. A 16-bit query meets bf16 pages in bf16 pair dots and int8 pages in integer dots with q and p at 16
-//   bits
-//             (error near that of fp32), where the target has the instructions; all else is fp32 arithmetic.
+//   standard  An fp32 query is never rounded. A bf16 query meets bf16 pages in bf16 pair dots, a 16-bit query int8 pages in integer dots with q and p
+//             at 16 bits (error near that of fp32), where the target has the instructions; all else is fp32 arithmetic.
 //   fast      Also rounds fp32 queries, and meets int4 pages in integer dots with q and p at 8 bits: errors up to a few 1e-3 of max |v|.
 enum class attention_precision : int32_t { standard = 0, fast = 1 };
 

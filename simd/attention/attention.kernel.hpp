@@ -4,8 +4,8 @@
 // widened once for all R rows, the row's value broadcast from memory. There is no horizontal sum: tokens lie in lanes in Q.K, dims in P.V. Every
 // score is one FMA chain over the head dimension and every output one chain over tokens, so the shape of the tile never shows in the bits.
 //
-// Few rows (decode): 16-bit types are widened inside the tile, each line is read once from memory.
-// Many rows (prefill), and quantised types always: panels are widened once into fp32 scratch that stays in L1 and serves all strips of rows.
+// Few rows (decode): 16-bit types and fp8 are widened inside the tile, each line is read once from memory.
+// Many rows (prefill), and int8 and int4 always: panels are widened once into fp32 scratch that stays in L1 and serves all strips of rows.
 #pragma once
 
 #include <cstddef>
