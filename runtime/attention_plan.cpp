@@ -18,7 +18,6 @@ using runtime::round_up;
 using plan_state = attention_plan::state;
 
 constexpr double log2e = 1.4426950408889634;
-constexpr int32_t max_head_dim = 1024;
 constexpr int64_t max_tokens = int64_t{1} << 31;
 
 // Rows that share a pass over K and V: 96 is a multiple of every strip height, and enough that 16-bit panels are widened for 1 % of the work.
@@ -44,8 +43,8 @@ status check_problem(const attention_problem& problem) {
     constexpr int32_t most_heads = 1 << 16;
     if (auto s = positive("heads", problem.heads, most_heads); !s) return s;
     if (auto s = positive("kv_heads", problem.kv_heads, most_heads); !s) return s;
-    if (auto s = positive("k_dim", problem.k_dim, max_head_dim); !s) return s;
-    if (auto s = positive("v_dim", problem.v_dim, max_head_dim); !s) return s;
+    if (auto s = positive("k_dim", problem.k_dim, simd::max_head_dim); !s) return s;
+    if (auto s = positive("v_dim", problem.v_dim, simd::max_head_dim); !s) return s;
     if (problem.heads % problem.kv_heads != 0) {
         return refuse(status_code::invalid_argument, "problem.heads is %d; must be a multiple of kv_heads = %d", problem.heads, problem.kv_heads);
     }

@@ -183,12 +183,13 @@ status merge(const_head_view a, std::span<const float> lse_a, const_head_view b,
     if (auto s = check_shape("out", out, shape, "the shape of a"); !s) return s;
     if (auto s = check_view("b", b, view_use::read); !s) return s;
     if (auto s = check_view("out", out, view_use::write); !s) return s;
-    constexpr int32_t max_dim = 1024;
+    constexpr int32_t max_dim = simd::max_head_dim;
     if (a.dim > max_dim) return refuse(status_code::invalid_argument, "a.dim is %d; must be at most %d", a.dim, max_dim);
     const auto rows = static_cast<std::size_t>(a.tokens * a.heads);
     for (const std::size_t size : {lse_a.size(), lse_b.size(), lse.size()}) {
-        if (size != rows)
+        if (size != rows) {
             return refuse(status_code::invalid_argument, "lse_a, lse_b or lse has %zu elements; must have tokens * heads = %zu", size, rows);
+        }
     }
     float x[max_dim], y[max_dim];
     for (int64_t token = 0; token < a.tokens; ++token) {

@@ -13,7 +13,6 @@ namespace ropewalk {
 
 namespace {
 
-constexpr int32_t most_dims = 1024;
 constexpr int64_t block_elements = 16 * 1024;
 
 // One token of a head, K or V, to fp32.
@@ -48,7 +47,7 @@ status kv_gather(const kv_pages& pages, std::span<const int64_t> slots, head_vie
     const int64_t token_elements = heads * (int64_t{pages.layout.k_dim} + pages.layout.v_dim);
     const int64_t block = std::max<int64_t>(block_elements / token_elements, 1);
     runtime::for_each_block(on, static_cast<int64_t>(slots.size()), block, [&](int64_t first, int64_t last) {
-        float row[most_dims];
+        float row[simd::max_head_dim];
         for (int64_t token = first; token < last; ++token) {
             const int64_t slot = slots[static_cast<std::size_t>(token)];
             if (slot == no_slot) continue;

@@ -14,8 +14,6 @@ using runtime::refuse;
 
 namespace {
 
-constexpr int32_t most_dims = 1024;
-
 status check_range(const char* name, int64_t value, int64_t least, int64_t most) noexcept {
     if (value >= least && value <= most) return {};
     return refuse(status_code::invalid_argument, "%s is %" PRId64 "; must be %" PRId64 " .. %" PRId64, name, value, least, most);
@@ -33,8 +31,8 @@ status kv_layout::validate() const noexcept {
     if (const status s = runtime::check_kv_type("layout.k_type", k_type); !s.ok()) return s;
     if (const status s = runtime::check_kv_type("layout.v_type", v_type); !s.ok()) return s;
     if (const status s = check_range("layout.kv_heads", kv_heads, 1, std::numeric_limits<int32_t>::max()); !s.ok()) return s;
-    if (const status s = check_range("layout.k_dim", k_dim, 1, most_dims); !s.ok()) return s;
-    if (const status s = check_range("layout.v_dim", v_dim, 1, most_dims); !s.ok()) return s;
+    if (const status s = check_range("layout.k_dim", k_dim, 1, simd::max_head_dim); !s.ok()) return s;
+    if (const status s = check_range("layout.v_dim", v_dim, 1, simd::max_head_dim); !s.ok()) return s;
     if (hadamard && (k_dim % 16 != 0 || v_dim % 16 != 0)) {
         return refuse(status_code::invalid_argument, "layout.hadamard needs dims that are multiples of 16; k_dim is %d, v_dim %d", k_dim, v_dim);
     }

@@ -11,7 +11,6 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr double ln2 = 0.6931471805599453;
 constexpr float log2e = 1.4426950408889634f;
-constexpr int32_t most_dims = 1024;
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 constexpr int64_t round_down(int64_t value, int64_t multiple) { return value / multiple * multiple; }
@@ -145,7 +144,7 @@ void walker::load_rows() {
         const int32_t token = r / shape.group;
         const int32_t head = block.kv_head * shape.group + r % shape.group;
         const std::byte* source = tensors.q + ((block.q_row + token) * tensors.q_token_stride + head * tensors.q_head_stride) * q_bytes;
-        alignas(64) float copy[most_dims];
+        alignas(64) float copy[max_head_dim];
         float* row = shape.qk_arithmetic == fma_fp32 ? reinterpret_cast<float*>(w.q + r * q_stride_bytes()) : copy;
         kernels.kv.load_row[shape.q_type](source, row, shape.k_dim);
         if (shape.hadamard) kernels.kv.hadamard(row, shape.k_dim);

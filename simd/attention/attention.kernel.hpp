@@ -132,7 +132,6 @@ void qk_strips(const qk_args& args, const std::byte* k, float* scores, int32_t p
 
 // Panels a pass of many rows: two where the strip's tile is two panels wide.
 inline constexpr int32_t pass_panels = ROPEWALK_X86_512 ? 2 : 1;
-inline constexpr int32_t max_dim = 1024;
 
 // Types whose words are widened inside the tile where rows are few.
 template <int Type>
@@ -195,7 +194,7 @@ void qk_fma(const qk_args& args) {
         if constexpr (Type == fp32) {
             qk_strips<fma_operand<fp32>>(args, k, scores, panels, ahead);
         } else {
-            alignas(64) float wide[pass_panels * panel * max_dim];
+            alignas(64) float wide[pass_panels * panel * max_head_dim];
             widen_panels<Type>(k, args.k_dim, panels, wide, ahead);
             qk_strips<fma_operand<fp32>>(args, reinterpret_cast<const std::byte*>(wide), scores, panels, ahead);
         }
@@ -430,7 +429,7 @@ void pv_fma(const pv_args& args) {
         if constexpr (Type == fp32) {
             pv_strips<fma_operand<fp32>>(args, t, tokens, v, ahead);
         } else {
-            alignas(64) float wide[(g > 4 ? g : 4) * max_dim];
+            alignas(64) float wide[(g > 4 ? g : 4) * max_head_dim];
             static_assert(sizeof wide >= 4096 * sizeof(float));
             const std::byte* scales = Type == int4 ? args.v_scales + t * v_scale_step(Type) : nullptr;
             widen_tokens<Type>(v, scales, args.page_tokens, args.v_dim, tokens, wide, ahead);

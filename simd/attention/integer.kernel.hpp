@@ -3,8 +3,7 @@
 // shows in the bits.
 //
 // Per 32-bit word of a page (four int8, or eight int4 as two sets of four nibbles):
-//   byte dot (VNNI, sdot)   int8: one dot with the high bytes of the row's four integers and one with the low bytes, combined as high * 256 + low at
-//   the end;
+//   byte dot (VNNI, sdot)   int8: one dot with the high bytes of the row's four integers and one with the low bytes, in the end high * 256 + low;
 //                           int4: one dot for each set of nibbles
 //   pairs (AVX2, AVX-512F)  int8: bytes widened to two vectors of 16-bit pairs (3 operations for the whole group of rows), two pmaddwd a row;
 //                           int4: pmaddubsw on each set of nibbles, summed in 16 bits while that cannot overflow, then widened by pmaddwd with ones
@@ -16,6 +15,7 @@
 
 #include "simd/attention/tiles.hpp"
 #include "simd/core/kernels.hpp"
+#include "simd/core/quantise.hpp"
 #include "simd/core/vec.hpp"
 
 namespace ropewalk::simd::ROPEWALK_TARGET {
@@ -136,42 +136,33 @@ struct q_row_end {
 constexpr int32_t weight_bytes(int type) { return type == int8 ? 2 : 1; }  // of one integer
 // int4: behind that, for each group of 32 dims, [groups] exact sums of q over the scale, then [groups] 8 times the sums of the integers.
 
-// The largest magnitude and factor that turns it into `most`; NaN where the row holds Inf or NaN, so that nothing of it survives.
-struct row_range {
-    float scale, inverse;
-};
-ROPEWALK_INLINE row_range range_of(float largest, bool finite, float most) {
-    if (!finite) return {__builtin_nanf(""), 0.0f};
-    if (largest < 0x1p-100f) return {0.0f, 0.0f};
-    return {largest / most, most / largest};
-}
-
 template <int Type>
 void quantise_q(const float* q, int32_t k_dim, std::byte* out) {
-    vf largest = zero(), check = zero();
+    float largest = 0.0f, check = 0.0f;
     for (int32_t d = 0; d < k_dim; ++d) {
-        largest = maximum(xsimd::abs(vf(q[d])), largest);
-        check = fmadd(vf(q[d]), zero(), check);
+        const float magnitude = __builtin_fabsf(q[d]);
+        largest = magnitude > largest ? magnitude : largest;
+        check += magnitude * 0.0f;
     }
-    const bool finite = xsimd::all(check == check);
+    const bool finite = check == 0.0f;
     // |sum of 512 products| < 2^31 at 127 * 256 * 127; wider heads get a bit less.
     const float most = Type == int4 ? largest_q8 : k_dim <= 512 ? largest_weight16 : largest_weight16 / 2.0f;
-    const row_range range = range_of(reduce_maximum(largest), finite, most);
+    const code_range range = code_range_of(largest, finite, most);
     q_row_end end{range.scale, 0};
-    float sums[32] = {};
-    int32_t integer_sums[32] = {};
+    float sums[max_head_dim / scale_group] = {};
+    int32_t integer_sums[max_head_dim / scale_group] = {};
     constexpr int32_t step = lanes > 4 ? lanes : 4;
     for (int32_t d = 0; d < k_dim; d += step) {
         float x[step] = {};
         int32_t n[step];
         for (int32_t i = 0; i < step && d + i < k_dim; ++i) {
             x[i] = finite ? q[d + i] * range.inverse : 0.0f;
-            sums[d / 32] += x[i];
+            sums[d / scale_group] += x[i];
         }
         for (int32_t i = 0; i < step; i += lanes) store_words(n + i, nearest(load(x + i)));
         for (int32_t i = 0; i < step; ++i) {
             end.sum += n[i];
-            integer_sums[d / 32] += n[i];
+            integer_sums[d / scale_group] += n[i];
         }
         std::byte piece[step * 2];
         for (int32_t i = 0; i < step; i += lanes) {
@@ -348,7 +339,7 @@ ROPEWALK_INLINE void quantise_row(const float* p, int32_t tokens, const tile_sca
         largest = maximum(load(p + t) * load(scales.scale + t), largest);
         if constexpr (Type == int4) mids = fmadd(load(p + t), load(scales.mid + t), mids);
     }
-    const row_range range = range_of(reduce_maximum(largest), true, most);
+    const code_range range = code_range_of(reduce_maximum(largest), true, most);
     const vf inverse(range.inverse), magic(12582912.0f);
     vi sum(0);
     for (int32_t t = 0; t < tokens; t += lanes) {

@@ -20,10 +20,11 @@ inline constexpr int kv_type_count = 6;
 
 constexpr int32_t type_bytes(int type) { return type == fp32 ? 4 : 2; }  // of a tensor's element
 
-inline constexpr int32_t panel = 16;          // tokens in lanes
-inline constexpr int32_t tile_tokens = 128;   // softmax tile: part of the numeric contract
-inline constexpr int32_t chunk_tokens = 512;  // fold unit: part of the numeric contract
-inline constexpr int32_t sum_lanes = 16;      // lane t % 16 of a row sums token t: the same on every vector width
+inline constexpr int32_t max_head_dim = 1024;  // of K and of V
+inline constexpr int32_t panel = 16;           // tokens in lanes
+inline constexpr int32_t tile_tokens = 128;    // softmax tile: part of the numeric contract
+inline constexpr int32_t chunk_tokens = 512;   // fold unit: part of the numeric contract
+inline constexpr int32_t sum_lanes = 16;       // lane t % 16 of a row sums token t: the same on every vector width
 
 // The largest power of two that divides a dim: the block of kv_layout::hadamard.
 constexpr int32_t hadamard_block(int32_t dim) { return dim & -dim; }

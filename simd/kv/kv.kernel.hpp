@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "simd/core/kernels.hpp"
+#include "simd/core/quantise.hpp"
 #include "simd/core/shuffle.hpp"
 
 namespace ropewalk::simd::ROPEWALK_TARGET {
@@ -72,14 +73,14 @@ public:
         if constexpr (token_scaled(type)) find_scale(n);
     }
     ROPEWALK_INLINE vf values(int32_t d) const {
-        if constexpr (token_scaled(type)) return finite_ ? row_.at(d) * vf(inverse_) : zero();
+        if constexpr (token_scaled(type)) return finite_ ? row_.at(d) * vf(range_.inverse) : zero();
         return row_.at(d);
     }
     ROPEWALK_INLINE vi codes(int32_t d) const {
         if constexpr (type == int8) return nearest(values(d)) & vi(0xff);
         return to_bf16_words(values(d));
     }
-    ROPEWALK_INLINE float scale() const { return scale_; }
+    ROPEWALK_INLINE float scale() const { return range_.scale; }
 
 private:
     void find_scale(int32_t n) {
@@ -89,18 +90,16 @@ private:
             largest = maximum(xsimd::abs(row_.at(d)), largest);
             sum = fmadd(row_.at(d), zero(), sum);  // NaN if one is Inf or NaN
         }
-        const float magnitude = reduce_maximum(largest);
         finite_ = xsimd::all(sum == sum);
-        scale_ = !finite_ ? __builtin_nanf("") : magnitude < 0x1p-100f ? 0.0f : magnitude / most;
-        inverse_ = finite_ && magnitude >= 0x1p-100f ? most / magnitude : 0.0f;
+        range_ = code_range_of(reduce_maximum(largest), finite_, most);
     }
 
     padded_row row_;
-    float scale_, inverse_;
+    code_range range_;
     bool finite_;
 };
 
-inline constexpr int32_t most_groups = 1024 / scale_group;
+inline constexpr int32_t most_groups = max_head_dim / scale_group;
 
 template <>
 class page_row<int4> {

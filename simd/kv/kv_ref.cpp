@@ -116,7 +116,7 @@ void pack_v(const float* rows, int64_t row_stride, int32_t v_dim, const kv_part&
 void hadamard(float* row, int32_t dim) {
     const int32_t block = hadamard_block(dim);
     const double factor = 1.0 / std::sqrt(double(block));
-    double turned[1024];
+    double turned[max_head_dim];
     for (float* x = row; x < row + dim; x += block) {
         for (int32_t i = 0; i < block; ++i) {
             double sum = 0.0;
