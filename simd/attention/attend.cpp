@@ -63,14 +63,6 @@ workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
     return w;
 }
 
-// V of tokens [begin, end), which lie together in memory.
-struct v_piece {
-    int64_t begin, end;
-    const std::byte* v;
-    const std::byte* scales;
-    int32_t page_tokens;
-};
-
 // One attend() call: the block, its inputs and where it stands.
 struct walker {
     const kernel_table& kernels;
@@ -85,11 +77,10 @@ struct walker {
     void run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t next_first);
     void scores(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end);
     void values(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end);
-    void values_integer(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end);
     prefetch_run fetch(int64_t& next, int64_t next_end, bool keys) const;
-    void values_piece(int64_t tile_first, const v_piece& piece, bool first_piece, prefetch_run prefetch);
-    bool non_finite(const v_piece& piece, int64_t from, int64_t to) const;
-    v_piece clean(const v_piece& piece, int32_t r) const;
+    bool non_finite(const v_run& run, int64_t from, int64_t to) const;
+    bool masks_non_finite(const v_run& run, int64_t first) const;
+    void values_row(const pv_args& all, int64_t begin, int32_t r);
     void pack_plain(int64_t tile_first, int64_t begin, int64_t end);
     void fold(const attend_partial& part);
     void reduce_sums(float* l) const;
@@ -105,6 +96,8 @@ struct walker {
         const int64_t unit = shape.page_tokens == 0 ? tile_tokens : std::min<int64_t>(shape.page_tokens, tile_tokens);
         return unit - token % unit;
     }
+    // Decode: memory is the limit, not arithmetic.
+    bool reads_once() const { return rows <= 16; }
     int64_t q_stride_bytes() const { return int64_t{shape.k_pad} * (shape.qk_arithmetic == dot_bf16 ? 2 : 4); }
     int64_t q_stride() const { return shape.qk_arithmetic == dot_integer ? q_stride_bytes() : shape.k_pad; }  // as qk_args has it
     int64_t k_bytes(int64_t tokens) const { return tokens / panel * panel_bytes(shape.k_type, shape.k_pad); }
@@ -187,8 +180,9 @@ void walker::pack_plain(int64_t tile_first, int64_t begin, int64_t end) {
     }
 }
 
-// The piece of the next tile that begins at `next`, which is fetched while this tile is worked on: K during Q.K, V during P.V, scales at once. Moves
-// `next` behind the piece. A whole tile ahead: DRAM answers at its own pace, and what is asked for a half tile ahead comes too late (simd/README.md).
+// What is fetched from `next` on while this tile is worked on; moves `next` behind the piece. Few rows read a line once: the next tile's K during
+// Q.K, its V during P.V, scales at once; DRAM answers at its own pace, and what is asked for a half tile ahead comes too late (simd/README.md). Many
+// rows work long on a line and need L2 for themselves: this tile's V during Q.K, the next one's K during P.V.
 prefetch_run walker::fetch(int64_t& next, int64_t next_end, bool keys) const {
     if (shape.page_tokens == 0 || next >= next_end) return {};
     const int64_t first = next, tokens = std::min(piece_tokens(next), next_end - next);
@@ -212,127 +206,114 @@ void walker::scores(int64_t tile_first, int64_t begin, int64_t end, int64_t next
         const int64_t tokens = std::min(piece_tokens(token), end - token);
         kernels.attention.qk[shape.k_type][shape.qk_arithmetic]({w.q, q_stride(), rows, shape.k_pad, k_at(tile_first, token), k_scales_at(token),
                                                                  static_cast<int32_t>(tokens / panel), w.scores + (token - tile_first), tile_tokens,
-                                                                 fetch(next, next_end, true)});
+                                                                 fetch(next, next_end, reads_once())});
         token += tokens;
     }
 }
 
-// P.V of the tile's panels [begin, end) by integer dots. A weight of 0 multiplies nothing there, so masked tokens need no care.
-void walker::values_integer(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end) {
+// P.V over the groups of [begin, end), by integer dots over whole panels. A row's weight of a masked token is 0, and adding 0 * v changes nothing,
+// unless v is Inf or NaN: then each row gets V with its masked tokens zeroed. Integers are numbers, and the kernels of integer dots look at scales.
+void walker::values(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end) {
     v_run runs[tile_tokens / panel];
     int32_t pieces = 0;
+    const bool integer = shape.pv_arithmetic == dot_integer;
+    const int64_t p_bytes = shape.pv_arithmetic == dot_bf16 ? 2 : 4;
+    bool blemished = false;
     for (int64_t token = begin; token < end; ++pieces) {
-        const int64_t tokens = std::min(piece_tokens(token), end - token);
-        runs[pieces] = {v_at(tile_first, token), v_scales_at(token), static_cast<int32_t>(tokens), fetch(next, next_end, false)};
+        const auto tokens = static_cast<int32_t>(std::min(piece_tokens(token), end - token));
+        const v_run& run = runs[pieces] = {v_at(tile_first, token), v_scales_at(token), tokens, fetch(next, next_end, !reads_once())};
+        if (token_scaled(shape.v_type) && !integer) {
+            kernels.attention.scale_weights(w.scores + (token - tile_first), tile_tokens, rows, tokens, reinterpret_cast<const float*>(run.scales),
+                                            code_unit(shape.v_type));
+        }
+        blemished = blemished || (!integer && masks_non_finite(run, token));
         token += tokens;
     }
-    kernels.attention.pv_integer[shape.v_type](
-        {w.scores + (begin - tile_first), tile_tokens, rows, runs, pieces, shape.page_tokens, shape.v_pad, w.o, shape.v_pad, w.alpha});
+    const pv_args args{
+        w.p + (begin - tile_first) * p_bytes, tile_tokens, rows, runs, pieces, shape.page_tokens, shape.v_pad, w.o, shape.v_pad, w.alpha};
+    if (!blemished) return kernels.attention.pv[shape.v_type][shape.pv_arithmetic](args);
+    for (int32_t r = 0; r < rows; ++r) values_row(args, begin, r);
 }
 
-// P.V over the groups of [begin, end).
-void walker::values(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end) {
-    for (int64_t token = begin; token < end;) {
-        const int64_t tokens = std::min(piece_tokens(token), end - token);
-        const prefetch_run prefetch = fetch(next, next_end, false);
-        values_piece(tile_first, {token, token + tokens, v_at(tile_first, token), v_scales_at(token), shape.page_tokens}, token == begin, prefetch);
-        token += tokens;
-    }
-}
-
-// True if V or its scales hold Inf or NaN in tokens [from, to) of the piece at v.
-bool walker::non_finite(const v_piece& piece, int64_t from, int64_t to) const {
+// True if V or its scales hold Inf or NaN in tokens [from, to) of the run.
+bool walker::non_finite(const v_run& run, int64_t from, int64_t to) const {
     const int64_t tokens = to - from;
     if (tokens <= 0) return false;
     const auto& check = kernels.attention.non_finite;
     if (token_scaled(shape.v_type)) return false;  // codes are numbers, and the scales have gone into the weights
-    if (shape.v_type != int4) return check[shape.v_type](piece.v + v_bytes(from - piece.begin), tokens * shape.v_pad);
-    const std::byte* scales = piece.scales + (from - piece.begin) * v_scale_step(shape.v_type);
+    if (shape.v_type != int4) return check[shape.v_type](run.v + v_bytes(from), tokens * shape.v_pad);
+    const std::byte* scales = run.scales + from * v_scale_step(shape.v_type);
     for (int32_t row = 0; row < scale_rows(); ++row) {
         if (check[fp16](scales + int64_t{row} * shape.page_tokens * 2, tokens)) return true;
     }
     return false;
 }
 
-// The piece with nothing but zeros in the tokens that row r does not see: V itself, or of int4 the scales and mids.
-v_piece walker::clean(const v_piece& piece, int32_t r) const {
-    v_piece result = piece;
-    const int64_t tokens = piece.end - piece.begin;
-    const bool scaled = shape.v_type == int4;
-    const int64_t rows_of_scales = scale_rows(), step = v_scale_step(shape.v_type);
-    const int64_t word = word_elements(shape.v_type), bytes = type_bytes(shape.v_type);
-    if (scaled) {
-        for (int64_t row = 0; row < rows_of_scales; ++row) {
-            std::memcpy(w.v_clean + row * tokens * step, piece.scales + row * shape.page_tokens * step, static_cast<std::size_t>(tokens * step));
-        }
-        result.scales = w.v_clean;
-        result.page_tokens = static_cast<int32_t>(tokens);
-    } else {
-        std::memcpy(w.v_clean, piece.v, static_cast<std::size_t>(v_bytes(tokens)));
-        result.v = w.v_clean;
-    }
-    for (int64_t token = piece.begin; token < piece.end; ++token) {
-        if (token >= w.seen_first[r] && token < w.seen_last[r]) continue;
-        const int64_t at = token - piece.begin;
-        if (scaled) {
-            for (int64_t row = 0; row < rows_of_scales; ++row) std::memset(w.v_clean + (row * tokens + at) * step, 0, static_cast<std::size_t>(step));
-        } else {
-            std::byte* group = w.v_clean + v_bytes(round_down(at, word)) + at % word * bytes;
-            for (int32_t d = 0; d < shape.v_pad; ++d) std::memset(group + d * word * bytes, 0, static_cast<std::size_t>(bytes));
-        }
-    }
-    return result;
-}
-
-// A row's weight of a masked token is 0, and adding 0 * v changes nothing, unless v is Inf or NaN: then each row gets V with its masked tokens
-// zeroed.
-void walker::values_piece(int64_t tile_first, const v_piece& piece, bool first_piece, prefetch_run prefetch) {
-    const auto probability = shape.pv_arithmetic == dot_bf16 ? int64_t{2} : int64_t{4};
-    std::byte* p = w.p + (piece.begin - tile_first) * probability;
-    const float* alpha = first_piece ? w.alpha : nullptr;
-    const auto pv = kernels.attention.pv[shape.v_type][shape.pv_arithmetic];
-    const auto tokens = static_cast<int32_t>(piece.end - piece.begin);
-    if (token_scaled(shape.v_type)) {
-        kernels.attention.scale_weights(reinterpret_cast<float*>(p), tile_tokens, rows, tokens, reinterpret_cast<const float*>(piece.scales));
-    }
-
-    int64_t common_first = piece.begin, common_last = piece.end;  // seen by every row
+// True if V holds Inf or NaN in the run's tokens that some row does not see; the run begins at token `first`.
+bool walker::masks_non_finite(const v_run& run, int64_t first) const {
+    int64_t common_first = first, common_last = first + run.tokens;  // seen by every row
     for (int32_t r = 0; r < rows; ++r) {
         common_first = std::max(common_first, w.seen_first[r]);
         common_last = std::min(common_last, w.seen_last[r]);
     }
     const int64_t word = word_elements(shape.v_type);
-    common_first = std::clamp(round_up(common_first, word), piece.begin, piece.end);
-    common_last = std::clamp(round_down(common_last, word), common_first, piece.end);
-    if (!non_finite(piece, piece.begin, common_first) && !non_finite(piece, common_last, piece.end)) {
-        return pv({p, tile_tokens, rows, tokens, piece.v, piece.scales, piece.page_tokens, shape.v_pad, w.o, shape.v_pad, alpha, prefetch});
+    const int64_t from = std::min<int64_t>(round_up(common_first - first, word), run.tokens);
+    const int64_t to = std::max(from, round_down(common_last - first, word));
+    return non_finite(run, 0, from) || non_finite(run, to, run.tokens);
+}
+
+// P.V of row r of `all`, whose tokens begin at `begin`, over a copy with nothing but zeros in the tokens that the row does not see: of V, or of the
+// scales and mids of int4.
+void walker::values_row(const pv_args& all, int64_t begin, int32_t r) {
+    const bool scaled = shape.v_type == int4;
+    const int64_t step = v_scale_step(shape.v_type), scale_row = tile_tokens * step;
+    v_run runs[tile_tokens / panel];
+    int64_t tokens = 0;
+    for (int32_t i = 0; i < all.pieces; ++i) {
+        const v_run& from = all.runs[i];
+        std::byte* copy = w.v_clean + (scaled ? tokens * step : v_bytes(tokens));
+        if (scaled) {
+            for (int32_t row = 0; row < scale_rows(); ++row) {
+                std::memcpy(copy + row * scale_row, from.scales + row * shape.page_tokens * step, static_cast<std::size_t>(from.tokens * step));
+            }
+            runs[i] = {from.v, copy, from.tokens, {}};
+        } else {
+            std::memcpy(copy, from.v, static_cast<std::size_t>(v_bytes(from.tokens)));
+            runs[i] = {copy, from.scales, from.tokens, {}};
+        }
+        tokens += from.tokens;
     }
-    for (int32_t r = 0; r < rows; ++r) {
-        const v_piece own = clean(piece, r);
-        pv({p + r * tile_tokens * probability,
-            tile_tokens,
-            1,
-            tokens,
-            own.v,
-            own.scales,
-            own.page_tokens,
-            shape.v_pad,
-            w.o + int64_t{r} * shape.v_pad,
-            shape.v_pad,
-            alpha != nullptr ? alpha + r : nullptr,
-            {}});
+    const int64_t word = word_elements(shape.v_type), bytes = type_bytes(shape.v_type);
+    for (int64_t t = 0; t < tokens; ++t) {
+        if (begin + t >= w.seen_first[r] && begin + t < w.seen_last[r]) continue;
+        if (scaled) {
+            for (int32_t row = 0; row < scale_rows(); ++row) std::memset(w.v_clean + row * scale_row + t * step, 0, static_cast<std::size_t>(step));
+        } else {
+            std::byte* group = w.v_clean + v_bytes(round_down(t, word)) + t % word * bytes;
+            for (int32_t d = 0; d < shape.v_pad; ++d) std::memset(group + d * word * bytes, 0, static_cast<std::size_t>(bytes));
+        }
     }
+    pv_args own = all;
+    own.p = static_cast<const std::byte*>(all.p) + r * tile_tokens * (shape.pv_arithmetic == dot_bf16 ? 2 : 4);
+    own.rows = 1;
+    own.runs = runs;
+    own.page_tokens = tile_tokens;
+    own.o += int64_t{r} * shape.v_pad;
+    own.alpha += r;
+    kernels.attention.pv[shape.v_type][shape.pv_arithmetic](own);
 }
 
 // Tokens [first, last) of the tile that begins at tile_first; next_first is where the next tile's panels begin (for prefetch), or -1.
 void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t next_first) {
     const int64_t begin = round_down(first, panel), end = round_up(last, panel);
-    const int64_t word = word_elements(shape.v_type);
-    const int64_t v_begin = round_down(first, word), v_end = round_up(last, word);
     if (shape.page_tokens == 0) pack_plain(tile_first, begin, last);
     const int64_t next_end =
         next_first < 0 ? -1 : std::min<int64_t>(round_down(next_first, tile_tokens) + tile_tokens, round_up(block.kv_len, panel));
-    scores(tile_first, begin, end, next_first, next_end);
+    if (reads_once()) {
+        scores(tile_first, begin, end, next_first, next_end);
+    } else {
+        scores(tile_first, begin, end, begin, end);
+    }
 
     const auto tokens = static_cast<int32_t>(end - begin);
     for (int32_t r = 0; r < rows; ++r) {
@@ -344,8 +325,8 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     std::byte* p = w.p + (begin - tile_first) * (shape.pv_arithmetic == dot_bf16 ? 2 : 4);
     kernels.attention.softmax[shape.pv_arithmetic]({s, tile_tokens, rows, tokens, w.first, w.last, shape.scale, shape.softcap,
                                                     shape.alibi ? w.slope : nullptr, w.distance, w.m, w.alpha, w.l, p});
-    if (shape.pv_arithmetic == dot_integer) return values_integer(tile_first, begin, end, next_first, next_end);
-    values(tile_first, v_begin, v_end, next_first, next_end);
+    const int64_t unit = shape.pv_arithmetic == dot_integer ? panel : word_elements(shape.v_type);
+    values(tile_first, round_down(first, unit), round_up(last, unit), next_first, next_end);
 }
 
 void walker::run_chunk(int64_t chunk) {

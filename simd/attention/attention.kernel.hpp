@@ -22,19 +22,27 @@ namespace {
 
 // ---- operands -----------------------------------------------------------------------------------------------------------------------------
 
-// How one vector of K or V turns into `planes` fp32 vectors: consecutive dims of K, consecutive tokens of V.
+// How one vector of K or V turns into `planes` fp32 vectors: consecutive dims of K, consecutive tokens of V. A group is 16 lanes: a line of most
+// types.
 template <int Type>
 struct fma_operand {
     static constexpr int planes = word_elements(Type);
     static constexpr int bytes = planes * type_bits(Type) / 8;  // of one lane
     using vectors = vf[planes];
+    static ROPEWALK_INLINE void read_group(const std::byte* p, vectors* out) {
+        if constexpr (Type == fp8) {
+            vf x[panel_vectors];
+            load_fp8_units(p, x);
+            ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) out[v][0] = x[v];
+        } else {
+            ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) read(p + v * lanes * bytes, out[v]);
+        }
+    }
     static ROPEWALK_INLINE void read(const std::byte* p, vectors& out) {
         if constexpr (Type == fp32) {
             out[0] = load(reinterpret_cast<const float*>(p));
         } else if constexpr (Type == fp16) {
             out[0] = load_fp16(p);
-        } else if constexpr (Type == fp8) {
-            out[0] = load_fp8(p);
         } else {
             const vi words = load_words(p);
             out[0] = even_bf16(words);
@@ -54,7 +62,9 @@ struct dot_operand {
     static constexpr int planes = 2;
     static constexpr int bytes = 4;
     using vectors = vi[1];
-    static ROPEWALK_INLINE void read(const std::byte* p, vectors& out) { out[0] = load_words(p); }
+    static ROPEWALK_INLINE void read_group(const std::byte* p, vectors* out) {
+        ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) out[v][0] = load_words(p + v * lanes * bytes);
+    }
     static ROPEWALK_INLINE vf accumulate(const uint16_t* row, const vectors& x, vf acc) { return dot_bf16_pairs(acc, x[0], broadcast_word(row)); }
     using row_element = uint16_t;
 };
@@ -96,9 +106,7 @@ ROPEWALK_TILE void qk_tile(const typename Operand::row_element* q, int64_t q_str
         typename Operand::vectors x[vectors];
         ROPEWALK_UNROLL for (int p = 0; p < P; ++p) {
             ahead.read();
-            ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
-                Operand::read(k + p * panel_bytes + v * lanes * Operand::bytes, x[p * panel_vectors + v]);
-            }
+            Operand::read_group(k + p * panel_bytes, x + p * panel_vectors);
         }
         ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
             ROPEWALK_UNROLL for (int v = 0; v < vectors; ++v) acc[r][v] = Operand::accumulate(q + r * q_stride + d, x[v], acc[r][v]);
@@ -145,22 +153,24 @@ void widen_panels(const std::byte* k, int32_t k_dim, int32_t panels, float* out,
         for (int32_t step = 0; step < k_dim / g; ++step, out += g * panel) {
             if (step_bytes >= 64 || step % (64 / step_bytes) == 0) ahead.read();
             const std::byte* words = k + k_step_offset(Type, step);
-            const std::byte* line = k + k_step_offset(Type, step / 4 * 4) + int4_scale_offset;  // of int4
-            ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
-                if constexpr (Type == int8) {
+            if constexpr (Type == int8 || Type == int4) {
+                const std::byte* line = k + k_step_offset(Type, step / 4 * 4) + int4_scale_offset;  // of int4
+                ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
                     const vi x = load_words(words + v * lanes * 4);
-                    ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * panel + v * lanes, to_float(int8_element(x, e)));
-                } else if constexpr (Type == int4) {
-                    const vi x = load_words(words + v * lanes * 4);
-                    const vf scale = load_fp16(line + v * lanes * 2), mid = load_fp16(line + (panel + v * lanes) * 2);
-                    ROPEWALK_UNROLL for (int e = 0; e < g; ++e) {
-                        store(out + e * panel + v * lanes, fmadd(to_float(int4_element(x, e) - vi(8)), scale, mid));
+                    if constexpr (Type == int8) {
+                        ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * panel + v * lanes, to_float(int8_element(x, e)));
+                    } else {
+                        const vf scale = load_fp16(line + v * lanes * 2), mid = load_fp16(line + (panel + v * lanes) * 2);
+                        ROPEWALK_UNROLL for (int e = 0; e < g; ++e) {
+                            store(out + e * panel + v * lanes, fmadd(to_float(int4_element(x, e) - vi(8)), scale, mid));
+                        }
                     }
-                } else {
-                    using operand = fma_operand<Type>;
-                    typename operand::vectors x;
-                    operand::read(words + v * lanes * operand::bytes, x);
-                    ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * panel + v * lanes, x[e]);
+                }
+            } else {
+                typename fma_operand<Type>::vectors x[panel_vectors];
+                fma_operand<Type>::read_group(words, x);
+                ROPEWALK_UNROLL for (int e = 0; e < g; ++e) {
+                    ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) store(out + e * panel + v * lanes, x[v][e]);
                 }
             }
         }
@@ -173,7 +183,7 @@ ROPEWALK_INLINE void scale_scores(const qk_args& args) {
     if constexpr (token_scaled(Type)) {
         for (int32_t r = 0; r < args.rows; ++r) {
             float* s = args.scores + r * args.score_stride;
-            for (int32_t t = 0; t < args.panels * panel; t += lanes) store(s + t, load(s + t) * load(args.k_scales + t));
+            for (int32_t t = 0; t < args.panels * panel; t += lanes) store(s + t, load(s + t) * (load(args.k_scales + t) * vf(code_unit(Type))));
         }
     }
 }
@@ -221,7 +231,8 @@ struct visible {
     ROPEWALK_INLINE vmask at(vf token) const { return token >= first && token < last; }
 };
 
-// Scores of one row become scaled, capped, biased scores in log2 units; returns their maximum over the visible tokens.
+// The maximum of a row's scores in log2 units over the visible tokens. Softcap and bias are left in s; the scale alone is applied again when s is
+// read the second time, which costs nothing there.
 template <bool Softcap, bool Bias, bool Masked>
 ROPEWALK_INLINE float score_row(const softmax_args& args, int32_t r, float* s, const visible& seen) {
     const vf minus_infinity(-__builtin_inff());
@@ -234,17 +245,19 @@ ROPEWALK_INLINE float score_row(const softmax_args& args, int32_t r, float* s, c
     for (int32_t t = 0; t < args.tokens; t += panel) {
         ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
             float* at = s + t + v * lanes;
-            vf x = load(at) * scale;
+            vf x = load(at);
+            if constexpr (Softcap || Bias) x = x * scale;
             if constexpr (Softcap) x = tanh_core(x) * cap;
             if constexpr (Bias) x = fmadd(slope, xsimd::abs(distance - token[v]), x);
+            if constexpr (Softcap || Bias) store(at, x);
             if constexpr (Masked) x = select(seen.at(token[v]), x, minus_infinity);
-            store(at, x);
             best[v] = maximum(x, best[v]);
             token[v] = token[v] + vf(static_cast<float>(panel));
         }
     }
     for (int v = 1; v < panel_vectors; ++v) best[0] = maximum(best[0], best[v]);
-    return reduce_maximum(best[0]);
+    const float most = reduce_maximum(best[0]);
+    return Softcap || Bias ? most : most * args.scale;
 }
 
 // Where probabilities go: fp32, or bf16 with the sum taken over the rounded values, so that the weights of a row add up to one.
@@ -265,17 +278,19 @@ struct bf16_probability {
 };
 #endif
 
+// `scale` is what the scores in s still have to be multiplied by.
 template <class Probability, bool Masked>
-ROPEWALK_INLINE void probability_row(const softmax_args& args, int32_t r, const float* s, float maximum_so_far, const visible& seen) {
+ROPEWALK_INLINE void probability_row(const softmax_args& args, int32_t r, const float* s, float scale, float reference, const visible& seen) {
     auto* p = static_cast<std::byte*>(args.p) + r * args.score_stride * Probability::bytes;
-    const vf m(maximum_so_far), alpha(args.alpha[r]);
+    const vf factor(scale), m(reference), alpha(args.alpha[r]);
     vf sum[panel_vectors];
     for (int v = 0; v < panel_vectors; ++v) sum[v] = zero();
     vf token[panel_vectors];
     for (int v = 0; v < panel_vectors; ++v) token[v] = iota() + vf(static_cast<float>(v * lanes));
     for (int32_t t = 0; t < args.tokens; t += panel) {
         ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
-            vf x = exp2_core(load(s + t + v * lanes) - m);
+            // Not an FMA: the largest score is to be exactly m, so that its weight is exactly 1.
+            vf x = exp2_core(load(s + t + v * lanes) * factor - m);
             if constexpr (Masked) {
                 // A score of -inf gives 0 by itself, but a NaN in a masked slot must not get through.
                 x = select(seen.at(token[v]), x, zero());
@@ -288,29 +303,36 @@ ROPEWALK_INLINE void probability_row(const softmax_args& args, int32_t r, const 
     for (int v = 0; v < panel_vectors; ++v) store(l + v * lanes, fmadd(load(l + v * lanes), alpha, sum[v]));
 }
 
+// Rows that are scored before the first of them becomes probabilities: a row's maximum is known some 25 cycles after its last score.
+inline constexpr int32_t softmax_batch = 16;
+
 template <class Probability, bool Softcap, bool Bias>
 void softmax_rows(const softmax_args& args) {
-    for (int32_t r = 0; r < args.rows; ++r) {
-        float* s = args.scores + r * args.score_stride;
-        const bool masked = args.first[r] > 0 || args.last[r] < args.tokens;
-        const visible seen{vf(static_cast<float>(args.first[r])), vf(static_cast<float>(args.last[r]))};
-        const float best = masked ? score_row<Softcap, Bias, true>(args, r, s, seen) : score_row<Softcap, Bias, false>(args, r, s, seen);
-        const float before = args.m[r];
-        const float m = best > before ? best : before;
-        // Relative to 0 while the row has seen nothing but -inf: all weights are 0 then.
-        const float reference = m == -__builtin_inff() ? 0.0f : m;
-        args.m[r] = m;
-        float alpha = 1.0f;
-        if (m != before) {
-            float factors[lanes];
-            store(factors, exp2_core(vf(before - reference)));
-            alpha = factors[0];
+    const auto masked = [&](int32_t r) { return args.first[r] > 0 || args.last[r] < args.tokens; };
+    const auto seen = [&](int32_t r) { return visible{vf(static_cast<float>(args.first[r])), vf(static_cast<float>(args.last[r]))}; };
+    const float scale = Softcap || Bias ? 1.0f : args.scale;
+    for (int32_t begin = 0; begin < args.rows; begin += softmax_batch) {
+        const int32_t end = args.rows - begin < softmax_batch ? args.rows : begin + softmax_batch;
+        float reference[softmax_batch], change[softmax_batch] = {};
+        for (int32_t r = begin; r < end; ++r) {
+            float* s = args.scores + r * args.score_stride;
+            const float best = masked(r) ? score_row<Softcap, Bias, true>(args, r, s, seen(r)) : score_row<Softcap, Bias, false>(args, r, s, seen(r));
+            const float before = args.m[r];
+            const float m = best > before ? best : before;
+            // Relative to 0 while the row has seen nothing but -inf: all weights are 0 then.
+            reference[r - begin] = m == -__builtin_inff() ? 0.0f : m;
+            if (m != before) change[r - begin] = before - m;
+            args.m[r] = m;
         }
-        args.alpha[r] = alpha;
-        if (masked) {
-            probability_row<Probability, true>(args, r, s, reference, seen);
-        } else {
-            probability_row<Probability, false>(args, r, s, reference, seen);
+        for (int32_t i = 0; i < softmax_batch; i += lanes) store(change + i, exp2_core(load(change + i)));
+        for (int32_t r = begin; r < end; ++r) {
+            args.alpha[r] = change[r - begin];
+            const float* s = args.scores + r * args.score_stride;
+            if (masked(r)) {
+                probability_row<Probability, true>(args, r, s, scale, reference[r - begin], seen(r));
+            } else {
+                probability_row<Probability, false>(args, r, s, scale, reference[r - begin], seen(r));
+            }
         }
     }
 }
@@ -338,9 +360,9 @@ ROPEWALK_TILE void pv_tile(const typename Operand::row_element* p, int64_t p_str
     }
     for (int32_t t = 0; t < tokens; t += Operand::planes) {
         typename Operand::vectors x[vectors];
-        ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) {
-            if (i % panel_vectors == 0) ahead.read();
-            Operand::read(v + i * lanes * Operand::bytes, x[i]);
+        ROPEWALK_UNROLL for (int i = 0; i < D; ++i) {
+            ahead.read();
+            Operand::read_group(v + i * 16 * Operand::bytes, x + i * panel_vectors);
         }
         ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
             ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) acc[r][i] = Operand::accumulate(p + r * p_stride + t, x[i], acc[r][i]);
@@ -350,111 +372,135 @@ ROPEWALK_TILE void pv_tile(const typename Operand::row_element* p, int64_t p_str
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) store(o + r * o_stride + i * lanes, acc[r][i]); }
 }
 
-// All rows over one block of tokens; `first` is the block's first token in the rows of p.
+// All rows over `tokens` tokens that lie step_bytes apart, each a number of dims wide. alpha is null behind the first tokens of a tile.
 template <class Operand>
-void pv_strips(const pv_args& args, int32_t first, int32_t tokens, const std::byte* v, prefetcher& ahead) {
-    const int64_t step_bytes = int64_t{args.v_dim} * Operand::bytes;
-    const auto* p = static_cast<const typename Operand::row_element*>(args.p) + first;
-    const float* alpha = first == 0 ? args.alpha : nullptr;
+void pv_strips(const pv_args& args, const std::byte* p, int32_t tokens, const std::byte* v, int64_t step_bytes, int32_t dims, float* o,
+               const float* alpha, prefetcher& ahead) {
     for_strips<full_strip<Operand>()>(args.rows, [&](auto r, int row) {
         constexpr int R = decltype(r)::value;
         constexpr int D = groups_beside<Operand>(R);
-        const auto* p_row = p + row * args.p_stride;
-        float* o = args.o + row * args.o_stride;
+        const auto* p_row = reinterpret_cast<const typename Operand::row_element*>(p) + row * args.p_stride;
+        float* o_row = o + row * args.o_stride;
         const float* factor = alpha != nullptr ? alpha + row : nullptr;
         int32_t d = 0;
-        for (; d + D * 16 <= args.v_dim; d += D * 16) {
-            pv_tile<Operand, R, D>(p_row, args.p_stride, tokens, v + int64_t{d} * Operand::bytes, step_bytes, o + d, args.o_stride, factor, ahead);
+        for (; d + D * 16 <= dims; d += D * 16) {
+            pv_tile<Operand, R, D>(p_row, args.p_stride, tokens, v + int64_t{d} * Operand::bytes, step_bytes, o_row + d, args.o_stride, factor,
+                                   ahead);
         }
-        for (; d < args.v_dim; d += 16) {
-            pv_tile<Operand, R, 1>(p_row, args.p_stride, tokens, v + int64_t{d} * Operand::bytes, step_bytes, o + d, args.o_stride, factor, ahead);
+        for (; d < dims; d += 16) {
+            pv_tile<Operand, R, 1>(p_row, args.p_stride, tokens, v + int64_t{d} * Operand::bytes, step_bytes, o_row + d, args.o_stride, factor,
+                                   ahead);
         }
     });
 }
 
-// Tokens of a pass of many rows: 16 KiB of fp32 V at dim 128. It must stay well under L1 as whole rows: a column of 64 or more rows that lie a power
-// of two apart maps to a few L1 sets only and would be read from L2 again for every strip.
-ROPEWALK_INLINE int32_t pass_tokens(int32_t v_dim, int32_t g) {
-    int32_t tokens = 4096 / v_dim / g * g;
-    if (tokens > 32) tokens = 32;
-    const int32_t least = g > 4 ? g : 4;
-    return tokens < least ? least : tokens;
+// Few rows: straight from the page, run by run.
+template <class Operand>
+void pv_runs(const pv_args& args) {
+    const auto* p = static_cast<const std::byte*>(args.p);
+    for (int32_t i = 0; i < args.pieces; ++i) {
+        const v_run& run = args.runs[i];
+        const int64_t step_bytes = int64_t{args.v_dim} * Operand::bytes;
+        prefetcher ahead(run.prefetch, run.tokens / Operand::planes * step_bytes / 64);
+        pv_strips<Operand>(args, p, run.tokens, run.v, step_bytes, args.v_dim, args.o, i == 0 ? args.alpha : nullptr, ahead);
+        p += run.tokens * static_cast<int64_t>(sizeof(typename Operand::row_element));
+    }
 }
 
-// Tokens become fp32 [tokens][v_dim] in scratch; of token-scaled types the codes do. `scales` are those of the first token, of int4.
+// `dims` dims of the run's tokens become fp32 [tokens][dims]; of token-scaled types the codes do.
 template <int Type>
-void widen_tokens(const std::byte* v, const std::byte* scales, int32_t page_tokens, int32_t v_dim, int32_t tokens, float* out, prefetcher& ahead) {
+void widen_column(const v_run& run, const pv_args& args, int32_t first, int32_t dims, float* out, prefetcher& ahead) {
     constexpr int g = word_elements(Type);
     alignas(64) float scale[16] = {}, mid[16] = {};  // int4: of the 8 tokens and 32 dims at hand, in whole vectors
-    for (int32_t t = 0; t < tokens; t += g, out += g * v_dim) {
-        for (int32_t d = 0; d < v_dim; d += lanes) {
-            const int32_t byte = d * g * type_bits(Type) / 8;
-            if (byte % 64 == 0) ahead.read();
-            const std::byte* words = v + byte;
-            if constexpr (Type == int8) {
-                const vi x = load_words(words);
-                ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * v_dim + d, to_float(int8_element(x, e)));
-            } else if constexpr (Type == int4) {
-                const vi x = load_words(words);
-                if (d % scale_group == 0) {
-                    const std::byte* from = scales + (d / scale_group * page_tokens + t) * 2;
-                    load_halves(from, scale);
-                    load_halves(from + v_dim / scale_group * page_tokens * 2, mid);
-                }
-                ROPEWALK_UNROLL for (int e = 0; e < g; ++e) {
-                    store(out + e * v_dim + d, fmadd(to_float(int4_element(x, e) - vi(8)), vf(scale[e]), vf(mid[e])));
+    for (int32_t t = 0; t < run.tokens; t += g, out += g * dims) {
+        const std::byte* v = run.v + v_bytes(Type, args.v_dim, t) + first * g * type_bits(Type) / 8;
+        if constexpr (Type == int4) {
+            const std::byte* from = run.scales + (first / scale_group * args.page_tokens + t) * 2;
+            load_halves(from, scale);
+            load_halves(from + args.v_dim / scale_group * args.page_tokens * 2, mid);
+        }
+        for (int32_t d = 0; d < dims; d += 16) {
+            const std::byte* words = v + d * g * type_bits(Type) / 8;
+            if ((first + d) * g * type_bits(Type) / 8 % 64 == 0) ahead.read();
+            if constexpr (Type == int8 || Type == int4) {
+                ROPEWALK_UNROLL for (int i = 0; i < 16; i += lanes) {
+                    const vi x = load_words(words + i * 4);
+                    ROPEWALK_UNROLL for (int e = 0; e < g; ++e) {
+                        float* at = out + e * dims + d + i;
+                        if constexpr (Type == int8) store(at, to_float(int8_element(x, e)));
+                        if constexpr (Type == int4) store(at, fmadd(to_float(int4_element(x, e) - vi(8)), vf(scale[e]), vf(mid[e])));
+                    }
                 }
             } else {
-                using operand = fma_operand<Type>;
-                typename operand::vectors x;
-                operand::read(words, x);
-                ROPEWALK_UNROLL for (int e = 0; e < g; ++e) store(out + e * v_dim + d, x[e]);
+                typename fma_operand<Type>::vectors x[panel_vectors];
+                fma_operand<Type>::read_group(words, x);
+                ROPEWALK_UNROLL for (int e = 0; e < g; ++e) {
+                    ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) store(out + e * dims + d + v * lanes, x[v][e]);
+                }
             }
         }
-        v += v_bytes(Type, v_dim, g);
     }
+}
+
+// Dims of a column of V that many rows pass over: the tile of a full strip. All 128 tokens of it lie together in L1 (8 or 16 KiB), so that o is read
+// and written once a tile; in the page they are a power of two apart and fall into few L1 sets.
+inline constexpr int32_t column_dims = 16 * pass_panels;
+
+// Calls f(first dim, dims) for each column.
+template <class F>
+ROPEWALK_INLINE void for_columns(int32_t v_dim, F f) {
+    for (int32_t d = 0; d < v_dim; d += column_dims) f(d, v_dim - d < column_dims ? v_dim - d : column_dims);
+}
+
+// `widen(run, first, dims, out, ahead)` copies a column of a run to `out`, where a token takes token_bytes a dim.
+template <class Operand, class Widen>
+void pv_columns(const pv_args& args, int type, int64_t token_bytes, Widen widen) {
+    alignas(64) std::byte column[tile_tokens * column_dims * 4];
+    prefetcher ahead[tile_tokens / panel];
+    int32_t tokens = 0;
+    for (int32_t i = 0; i < args.pieces; ++i) {
+        ahead[i] = prefetcher(args.runs[i].prefetch, v_lines(type, args.v_dim, args.runs[i].tokens));
+        tokens += args.runs[i].tokens;
+    }
+    prefetcher nothing({}, 0);
+    for_columns(args.v_dim, [&](int32_t first, int32_t dims) {
+        std::byte* out = column;
+        for (int32_t i = 0; i < args.pieces; ++i) {
+            widen(args.runs[i], first, dims, out, ahead[i]);
+            out += args.runs[i].tokens * dims * token_bytes;
+        }
+        pv_strips<Operand>(args, static_cast<const std::byte*>(args.p), tokens, column, int64_t{dims} * Operand::bytes, dims, args.o + first,
+                           args.alpha, nothing);
+    });
 }
 
 template <int Type>
 void pv_fma(const pv_args& args) {
-    constexpr int g = word_elements(Type);
-    prefetcher ahead(args.prefetch, v_lines(Type, args.v_dim, args.tokens));
     if constexpr (widens_in_tile<Type>) {
-        if (args.rows <= few_rows) return pv_strips<fma_operand<Type>>(args, 0, args.tokens, args.v, ahead);
+        if (args.rows <= few_rows) return pv_runs<fma_operand<Type>>(args);
     }
-    const int32_t pass = pass_tokens(args.v_dim, g);
-    for (int32_t t = 0; t < args.tokens; t += pass) {
-        const int32_t tokens = args.tokens - t < pass ? args.tokens - t : pass;
-        const std::byte* v = args.v + v_bytes(Type, args.v_dim, t);
-        if constexpr (Type == fp32) {
-            pv_strips<fma_operand<fp32>>(args, t, tokens, v, ahead);
-        } else {
-            alignas(64) float wide[(g > 4 ? g : 4) * max_head_dim];
-            static_assert(sizeof wide >= 4096 * sizeof(float));
-            const std::byte* scales = Type == int4 ? args.v_scales + t * v_scale_step(Type) : nullptr;
-            widen_tokens<Type>(v, scales, args.page_tokens, args.v_dim, tokens, wide, ahead);
-            pv_strips<fma_operand<fp32>>(args, t, tokens, reinterpret_cast<const std::byte*>(wide), ahead);
-        }
-    }
+    pv_columns<fma_operand<fp32>>(args, Type, 4, [&](const v_run& run, int32_t first, int32_t dims, std::byte* out, prefetcher& ahead) {
+        widen_column<Type>(run, args, first, dims, reinterpret_cast<float*>(out), ahead);
+    });
 }
 
 #if ROPEWALK_HAS_BF16_DOT
 void pv_dot(const pv_args& args) {
-    const int64_t step_bytes = int64_t{args.v_dim} * 4;
-    prefetcher ahead(args.prefetch, int64_t{args.tokens} / 2 * args.v_dim / 16);
-    const int32_t pass = args.rows <= few_rows ? args.tokens : 2 * pass_tokens(args.v_dim, 2);
-    for (int32_t t = 0; t < args.tokens; t += pass) {
-        const int32_t tokens = args.tokens - t < pass ? args.tokens - t : pass;
-        pv_strips<dot_operand>(args, t, tokens, args.v + t / 2 * step_bytes, ahead);
-    }
+    if (args.rows <= few_rows) return pv_runs<dot_operand>(args);
+    pv_columns<dot_operand>(args, bf16, 2, [&](const v_run& run, int32_t first, int32_t dims, std::byte* out, prefetcher& ahead) {
+        for (int32_t t = 0; t < run.tokens; t += 2, out += dims * 4) {
+            for (int32_t d = 0; d < dims; d += 16) ahead.read();
+            std::memcpy(out, run.v + v_bytes(bf16, args.v_dim, t) + first * 4, static_cast<std::size_t>(dims) * 4);
+        }
+    });
 }
 #endif
 
-void scale_weights(float* p, int64_t p_stride, int32_t rows, int32_t tokens, const float* scale) {
+void scale_weights(float* p, int64_t p_stride, int32_t rows, int32_t tokens, const float* scale, float unit) {
     for (int32_t r = 0; r < rows; ++r, p += p_stride) {
         int32_t t = 0;
-        for (; t + lanes <= tokens; t += lanes) store(p + t, select(load(p + t) == zero(), zero(), load(p + t) * load(scale + t)));
-        for (; t < tokens; ++t) p[t] = p[t] == 0.0f ? 0.0f : p[t] * scale[t];
+        for (; t + lanes <= tokens; t += lanes) store(p + t, select(load(p + t) == zero(), zero(), load(p + t) * (load(scale + t) * vf(unit))));
+        for (; t < tokens; ++t) p[t] = p[t] == 0.0f ? 0.0f : p[t] * (scale[t] * unit);
     }
 }
 

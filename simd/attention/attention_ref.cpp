@@ -50,29 +50,28 @@ void softmax(const softmax_args& args) {
 
 template <int type>
 void pv(const pv_args& args) {
-    const auto* p = static_cast<const float*>(args.p);
-    const kv_part part = read_only(args.v, args.v_scales, args.page_tokens);
-    const auto value = [&](int32_t t, int32_t d) {
-        constexpr int32_t g = word_elements(type);
-        if constexpr (!token_scaled(type)) return v_value<type>(part, args.v_dim, t, d);
-        return load_code<type>(args.v + (int64_t{t / g} * args.v_dim + d) * (g * type_bits(type) / 8), t % g);
+    constexpr int32_t g = word_elements(type);
+    const auto value = [&](const v_run& run, int32_t t, int32_t d) {
+        if constexpr (!token_scaled(type)) return v_value<type>(read_only(run.v, run.scales, args.page_tokens), args.v_dim, t, d);
+        return load_code<type>(run.v + (int64_t{t / g} * args.v_dim + d) * (g * type_bits(type) / 8), t % g) / code_unit(type);
     };
     for (int32_t r = 0; r < args.rows; ++r) {
         for (int32_t d = 0; d < args.v_dim; ++d) {
+            const float* p = static_cast<const float*>(args.p) + r * args.p_stride;
             // Rounded to fp32 at every token, as on the vector targets: how the tokens are cut into pages must not show.
-            float sum = args.o[r * args.o_stride + d] * (args.alpha != nullptr ? args.alpha[r] : 1.0f);
-            for (int32_t t = 0; t < args.tokens; ++t) {
-                sum = static_cast<float>(double{p[r * args.p_stride + t]} * value(t, d) + sum);
+            float sum = args.o[r * args.o_stride + d] * args.alpha[r];
+            for (int32_t i = 0; i < args.pieces; ++i) {
+                for (int32_t t = 0; t < args.runs[i].tokens; ++t) sum = static_cast<float>(double{*p++} * value(args.runs[i], t, d) + sum);
             }
             args.o[r * args.o_stride + d] = sum;
         }
     }
 }
 
-void scale_weights(float* p, int64_t p_stride, int32_t rows, int32_t tokens, const float* scale) {
+void scale_weights(float* p, int64_t p_stride, int32_t rows, int32_t tokens, const float* scale, float unit) {
     for (int32_t r = 0; r < rows; ++r) {
         for (int32_t t = 0; t < tokens; ++t) {
-            if (p[r * p_stride + t] != 0.0f) p[r * p_stride + t] *= scale[t];
+            if (p[r * p_stride + t] != 0.0f) p[r * p_stride + t] *= scale[t] * unit;
         }
     }
 }

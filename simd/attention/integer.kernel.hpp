@@ -309,7 +309,7 @@ struct tile_scales {
 };
 
 template <int Type>
-void read_scales(const pv_tile_args& args, int32_t group, tile_scales& out) {
+void read_scales(const pv_args& args, int32_t group, tile_scales& out) {
     vf check = zero();
     int32_t at = 0;
     for (int32_t i = 0; i < args.pieces; ++i) {
@@ -375,7 +375,7 @@ __attribute__((noinline)) void quantise_masked_row(const float* p, int32_t token
 
 // O of R rows and 16 dims over all runs of the tile.
 template <int R>
-ROPEWALK_TILE void pv_int8_tile(const weight_rows& rows, const pv_tile_args& args, int32_t d, float* o, const float* alpha, prefetcher* ahead) {
+ROPEWALK_TILE void pv_int8_tile(const weight_rows& rows, const pv_args& args, int32_t d, float* o, const float* alpha, prefetcher* ahead) {
     int8_tile<side::v, R> tile;
     const std::byte* weights = rows.weights[0];
     for (int32_t i = 0; i < args.pieces; ++i) {
@@ -409,7 +409,7 @@ ROPEWALK_INLINE void add_v_words(const std::byte* weights, const std::byte* word
 
 // O of R rows and one vector of dims. Codes are 0 .. 15 and stand for -8 .. 7: the sum of the weights takes that off.
 template <int R>
-ROPEWALK_TILE void pv_int4_tile(const weight_rows& rows, const pv_tile_args& args, int32_t d, float* o, const float* alpha, prefetcher* ahead) {
+ROPEWALK_TILE void pv_int4_tile(const weight_rows& rows, const pv_args& args, int32_t d, float* o, const float* alpha, prefetcher* ahead) {
     vi acc[R];
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) acc[r] = vi(0);
     const std::byte* weights = rows.weights[0];
@@ -434,7 +434,7 @@ ROPEWALK_TILE void pv_int4_tile(const weight_rows& rows, const pv_tile_args& arg
 }
 
 template <int Type>
-void pv_integer(const pv_tile_args& args) {
+void pv_integer(const pv_args& args) {
     int32_t tokens = 0;
     prefetcher ahead[tile_tokens / panel];
     for (int32_t i = 0; i < args.pieces; ++i) {
@@ -449,7 +449,7 @@ void pv_integer(const pv_tile_args& args) {
             constexpr int R = decltype(r)::value;
             weight_rows rows;
             for (int i = 0; i < R; ++i) {
-                const float* p = args.p + (row + i) * args.p_stride;
+                const float* p = static_cast<const float*>(args.p) + (row + i) * args.p_stride;
                 if (scales.finite) {
                     quantise_row<Type>(p, tokens, scales, rows, i);
                 } else {

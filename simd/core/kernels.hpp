@@ -67,6 +67,9 @@ constexpr int64_t k_scale_bytes(int type, int32_t page_tokens) { return token_sc
 constexpr int64_t v_scale_bytes(int type, int32_t stored, int32_t page_tokens) {
     return token_scaled(type) ? int64_t{page_tokens} * 4 : type == int4 ? int64_t{page_tokens} * (stored / scale_group) * 4 : 0;
 }
+// What kernels multiply with is the code over this: fp8 is widened by way of fp16, whose bias is 8 larger, and whoever applies the token's scale puts
+// the factor back for nothing.
+constexpr float code_unit(int type) { return type == fp8 ? 256.0f : 1.0f; }
 constexpr int64_t v_scale_step(int type) { return type == int4 ? 2 : 4; }
 
 // ---- rope -----------------------------------------------------------------------------------------------------------------------------
@@ -161,52 +164,39 @@ struct softmax_args {
 };
 using softmax_function = void (*)(const softmax_args&);
 
-// o[r] = o[r] * alpha[r] + sum_t p[r][t] v[t] over `tokens` tokens. Token-scaled types: v is the codes, p has been through scale_weights.
-struct pv_args {
-    const void* p;     // [rows][p_stride]: fp32, or bf16 for dot_bf16
-    int64_t p_stride;  // elements
-    int32_t rows;
-    int32_t tokens;             // a multiple of word_elements
-    const std::byte* v;         // [tokens / g][v_dim][g]
-    const std::byte* v_scales;  // int4: of the first token
-    int32_t page_tokens;        // int4 scales and mids lie as [2][v_dim / 32][page_tokens]
-    int32_t v_dim;              // as stored
-    float* o;                   // [rows][o_stride]
-    int64_t o_stride;
-    const float* alpha;  // [rows], or null: 1
-    prefetch_run prefetch;
-};
-using pv_function = void (*)(const pv_args&);
-
-// The same over a whole tile, for dot_integer: the scale of the integers that p becomes belongs to the tile, and the sums stay integers until its
-// end.
-struct v_run {  // tokens that lie together in memory, a multiple of 16
-    const std::byte* v;
-    const std::byte* scales;
+// Tokens of V that lie together in memory: a multiple of word_elements, of 16 for dot_integer.
+struct v_run {
+    const std::byte* v;       // [tokens / g][v_dim][g]
+    const std::byte* scales;  // of the first token
     int32_t tokens;
     prefetch_run prefetch;
 };
-struct pv_tile_args {
-    const float* p;  // [rows][p_stride]: the tokens of all runs, one after the other
-    int64_t p_stride;
+
+// o[r] = o[r] * alpha[r] + sum_t p[r][t] v[t] over the tokens of all runs: a whole tile, so that dot_integer has one scale for the integers that p
+// becomes and its sums stay integers to the end, and o is read and written once.
+struct pv_args {
+    // [rows][p_stride]: the tokens of all runs, one after the other; fp32, bf16 for dot_bf16. Of token-scaled types p has been through scale_weights,
+    // but not for dot_integer.
+    const void* p;
+    int64_t p_stride;  // elements
     int32_t rows;
-    const v_run* runs;  // [pieces], at most 8 with 128 tokens together
-    int32_t pieces;
-    int32_t page_tokens;
-    int32_t v_dim;
-    float* o;
+    const v_run* runs;    // [pieces], with at most tile_tokens together
+    int32_t pieces;       // at most tile_tokens / panel
+    int32_t page_tokens;  // int4 scales and mids lie as [2][v_dim / 32][page_tokens]
+    int32_t v_dim;        // as stored
+    float* o;             // [rows][o_stride]
     int64_t o_stride;
     const float* alpha;  // [rows]
 };
+using pv_function = void (*)(const pv_args&);
 
 struct attention_kernels {
     qk_function qk[kv_type_count][arithmetic_count];  // null where the target cannot
     pv_function pv[kv_type_count][arithmetic_count];
-    // p[r][t] *= scale[t], where p is not 0: a masked token may have any scale.
-    void (*scale_weights)(float* p, int64_t p_stride, int32_t rows, int32_t tokens, const float* scale);
-    // dot_integer: a row of q [k_dim as stored] into at most 4 k_dim bytes, and P.V. Null where the target cannot.
+    // p[r][t] *= scale[t] * unit, where p is not 0: a masked token may have any scale. unit is the type's code_unit.
+    void (*scale_weights)(float* p, int64_t p_stride, int32_t rows, int32_t tokens, const float* scale, float unit);
+    // dot_integer: a row of q [k_dim as stored] into at most 4 k_dim bytes. Null where the target cannot.
     void (*quantise_q[kv_type_count])(const float* q, int32_t k_dim, std::byte* out);
-    void (*pv_integer[kv_type_count])(const pv_tile_args& args);
     softmax_function softmax[arithmetic_count];  // by the arithmetic of P.V: how p is written (dot_integer: as fp32)
     // True if any of n values [n elements of the type] is Inf or NaN.
     bool (*non_finite[dtype_count])(const std::byte* values, int64_t n);

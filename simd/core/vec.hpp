@@ -265,21 +265,33 @@ ROPEWALK_INLINE void store_u8(void* p, vi words) {
 }
 
 // OCP E4M3 by way of fp16, which has one exponent bit more and a bias that is 8 larger: sign-extend, shift the exponent into place, clear the copy of
-// the sign. Subnormals come out right because the fp16 conversion knows them. The NaN codes, which pages never hold, read as 480.
-ROPEWALK_INLINE vf load_fp8(const void* p) {
+// the sign; the result is the code's value over 256 (code_unit). Subnormals come out right because the fp16 conversion knows them. The NaN codes,
+// which pages never hold, read as 480 / 256.
+ROPEWALK_INLINE vf load_fp8_unit(const void* p) {
 #if ROPEWALK_X86_512
     const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p))), 7);
-    const vf small(_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(static_cast<int16_t>(0xbfff)))));
+    return vf(_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(static_cast<int16_t>(0xbfff)))));
 #elif defined(__x86_64__)
     const __m128i wide = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64(static_cast<const __m128i*>(p))), 7);
-    const vf small(_mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16(static_cast<int16_t>(0xbfff)))));
+    return vf(_mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16(static_cast<int16_t>(0xbfff)))));
 #else
     uint32_t word;
     std::memcpy(&word, p, sizeof word);
     const int16x4_t wide = vshl_n_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(word)))), 7);
-    const vf small(vcvt_f32_f16(vreinterpret_f16_u16(vand_u16(vreinterpret_u16_s16(wide), vdup_n_u16(0xbfff)))));
+    return vf(vcvt_f32_f16(vreinterpret_f16_u16(vand_u16(vreinterpret_u16_s16(wide), vdup_n_u16(0xbfff)))));
 #endif
-    return small * vf(256.0f);
+}
+ROPEWALK_INLINE vf load_fp8(const void* p) { return load_fp8_unit(p) * vf(256.0f); }
+// 16 of them, without the factor: on AVX2 the bytes are widened together.
+ROPEWALK_INLINE void load_fp8_units(const void* p, vf (&out)[panel_vectors]) {
+#if defined(__x86_64__) && !ROPEWALK_X86_512
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p))), 7);
+    const __m256i halves = _mm256_and_si256(wide, _mm256_set1_epi16(static_cast<int16_t>(0xbfff)));
+    out[0] = vf(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)));
+    out[1] = vf(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)));
+#else
+    for (int v = 0; v < panel_vectors; ++v) out[v] = load_fp8_unit(static_cast<const std::byte*>(p) + v * lanes);
+#endif
 }
 // E4M3 in the low bytes, to nearest even; |x| <= 448. Below 2^-6 in units of 2^-9, which is the spacing of floats at 2^14.
 ROPEWALK_INLINE vi to_fp8_words(vf x) {

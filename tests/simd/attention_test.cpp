@@ -117,16 +117,19 @@ TEST_P(attention_kernels_test, pv_equals_reference) {
                     const std::byte* from = v.elements.data() + v_bytes(type, v_dim, skipped);
                     const std::byte* scales = v.scales.data() + skipped * v_scale_step(type);
                     if (token_scaled(type)) {
-                        reference.attention.scale_weights(reinterpret_cast<float*>(p.data), 128, rows, tokens,
-                                                          reinterpret_cast<const float*>(scales));
+                        reference.attention.scale_weights(reinterpret_cast<float*>(p.data), 128, rows, tokens, reinterpret_cast<const float*>(scales),
+                                                          code_unit(type));
                     }
-                    for (const bool scaled : {true, false}) {
-                        const auto* factor = scaled ? reinterpret_cast<const float*>(alpha.data) : nullptr;
-                        kernels.attention.pv[type][fma_fp32](
-                            {p.data, 128, rows, tokens, from, scales, page_tokens, v_dim, got.data(), stride, factor, {}});
-                        reference.attention.pv[type][fma_fp32](
-                            {p.data, 128, rows, tokens, from, scales, page_tokens, v_dim, expected.data(), stride, factor, {}});
-                    }
+                    // In two runs, the first of one word.
+                    const int32_t word = word_elements(type);
+                    const v_run runs[] = {{from, scales, word, {}},
+                                          {from + v_bytes(type, v_dim, word), scales + word * v_scale_step(type), tokens - word, {}}};
+                    const auto run = [&](const kernel_table& table, std::vector<float>& o) {
+                        table.attention.pv[type][fma_fp32]({p.data, 128, rows, runs, tokens > word ? 2 : 1, page_tokens, v_dim, o.data(), stride,
+                                                            reinterpret_cast<const float*>(alpha.data)});
+                    };
+                    run(kernels, got);
+                    run(reference, expected);
                     for (std::size_t i = 0; i < got.size(); ++i) {
                         ASSERT_NEAR(got[i], expected[i], 1e-6 * (tokens + 4))
                             << "type " << type << " v_dim " << v_dim << " rows " << rows << " tokens " << tokens << " at " << i;
@@ -145,7 +148,7 @@ TEST_P(attention_kernels_test, weights_of_zero_stay_zero_whatever_the_scale) {
             scale[static_cast<std::size_t>(t)] = nan;
             p[static_cast<std::size_t>(t)] = p[static_cast<std::size_t>(48 + t)] = 0.0f;  // rows 0 and 1 do not see it
         }
-        kernels.attention.scale_weights(p.data(), 48, 3, tokens, scale.data());
+        kernels.attention.scale_weights(p.data(), 48, 3, tokens, scale.data(), 1.0f);
         for (int32_t r = 0; r < 3; ++r) {
             for (int32_t t = 0; t < 48; ++t) {
                 const float x = p[static_cast<std::size_t>(r * 48 + t)];
@@ -222,9 +225,10 @@ TEST_P(attention_kernels_test, bf16_dot_is_exact_on_integers) {
             kernels.attention.qk[bf16][dot_bf16]({q16.data(), 128, rows, dim, part, nullptr, panels, got.data(), 128, {}});
             reference.attention.qk[bf16][fma_fp32]({q32.data(), 128, rows, dim, part, nullptr, panels, expected.data(), 128, {}});
             ASSERT_EQ(got, expected);
-            kernels.attention.pv[bf16][dot_bf16]({q16.data(), 128, rows, panels * panel, part, nullptr, 64, dim, got.data(), 128, nullptr, {}});
-            reference.attention.pv[bf16][fma_fp32](
-                {q32.data(), 128, rows, panels * panel, part, nullptr, 64, dim, expected.data(), 128, nullptr, {}});
+            const v_run run{part, nullptr, panels * panel, {}};
+            const std::vector<float> alpha(static_cast<std::size_t>(rows), 1.0f);
+            kernels.attention.pv[bf16][dot_bf16]({q16.data(), 128, rows, &run, 1, 64, dim, got.data(), 128, alpha.data()});
+            reference.attention.pv[bf16][fma_fp32]({q32.data(), 128, rows, &run, 1, 64, dim, expected.data(), 128, alpha.data()});
             ASSERT_EQ(got, expected);
         }
     }
@@ -290,7 +294,7 @@ TEST_P(attention_kernels_test, integer_pv_is_exact_on_integers) {
     std::mt19937 generator(7);
     constexpr int32_t page_tokens = 128;
     for (const integer_case& c : integer_cases) {
-        if (kernels.attention.pv_integer[c.type] == nullptr) GTEST_SKIP() << "no integer dots on this target";
+        if (kernels.attention.pv[c.type][dot_integer] == nullptr) GTEST_SKIP() << "no integer dots on this target";
         for (const int32_t v_dim : {32, 64, 128, 512}) {
             for (const int32_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 30}) {
                 const whole_rows v(page_tokens, v_dim, c.type == int4 ? scale_group : v_dim, c.lowest, c.highest, generator),
@@ -305,7 +309,7 @@ TEST_P(attention_kernels_test, integer_pv_is_exact_on_integers) {
                     return v_run{part.elements.data() + v_bytes(c.type, v_dim, first), part.scales.data() + first * v_scale_step(c.type), tokens, {}};
                 };
                 const v_run runs[] = {run(16, 48), run(64, 64)};
-                kernels.attention.pv_integer[c.type](
+                kernels.attention.pv[c.type][dot_integer](
                     {p.values.data(), page_tokens, rows, runs, 2, page_tokens, v_dim, got.data(), stride, alpha.data()});
                 for (int32_t r = 0; r < rows; ++r) {
                     for (int32_t d = 0; d < v_dim; ++d) {
@@ -328,7 +332,7 @@ TEST_P(attention_kernels_test, integer_dots_are_near_fp32) {
     std::mt19937 generator(8);
     constexpr int32_t dim = 128, rows = 6, tokens = 128;
     for (const integer_case& c : integer_cases) {
-        if (kernels.attention.pv_integer[c.type] == nullptr) GTEST_SKIP() << "no integer dots on this target";
+        if (kernels.attention.pv[c.type][dot_integer] == nullptr) GTEST_SKIP() << "no integer dots on this target";
         const random_part k(reference, c.type, true, dim, tokens, generator), v(reference, c.type, false, dim, tokens, generator);
         const elements q(fp32, rows * dim, generator), raw(fp32, rows * tokens, generator);
         std::vector<float> p(static_cast<std::size_t>(rows * tokens)), got(static_cast<std::size_t>(rows * tokens), 0.0f), expected = got;
@@ -347,10 +351,9 @@ TEST_P(attention_kernels_test, integer_dots_are_near_fp32) {
         const std::vector<float> alpha(rows, 1.0f);
         std::vector<float> o(static_cast<std::size_t>(rows * dim), 0.0f), o_expected = o;
         const v_run run{v.elements.data(), v.scales.data(), tokens, {}};
-        kernels.attention.pv_integer[c.type]({p.data(), tokens, rows, &run, 1, tokens, dim, o.data(), dim, alpha.data()});
-        if (token_scaled(c.type)) reference.attention.scale_weights(p.data(), tokens, rows, tokens, v.scales.as<float>());
-        reference.attention.pv[c.type][fma_fp32](
-            {p.data(), tokens, rows, tokens, v.elements.data(), v.scales.data(), tokens, dim, o_expected.data(), dim, alpha.data(), {}});
+        kernels.attention.pv[c.type][dot_integer]({p.data(), tokens, rows, &run, 1, tokens, dim, o.data(), dim, alpha.data()});
+        if (token_scaled(c.type)) reference.attention.scale_weights(p.data(), tokens, rows, tokens, v.scales.as<float>(), 1.0f);
+        reference.attention.pv[c.type][fma_fp32]({p.data(), tokens, rows, &run, 1, tokens, dim, o_expected.data(), dim, alpha.data()});
         // A weight is p times the token's scale, at most the largest scale of about 4.5 / 127 (int4: 6 / 15), and meets codes of up to 127 (8).
         const double scale = c.type == int8 ? 4.5 / 127 : 6.0 / 15, code = c.type == int8 ? 127.0 / 3 : 4.0;
         const double p_error = 6.0 * scale / c.p_most / std::sqrt(12.0) * std::sqrt(tokens) * code;
