@@ -1,4 +1,4 @@
-// Decode (share of the read roof) and prefill (share of the multiply-add or pair-dot peak).
+// Decode (share of the read roof), prefill (share of the multiply-add or pair-dot peak), a shared prefix (share of the lower of both).
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -50,7 +50,7 @@ struct paged_layers {
     [[nodiscard]] kv_pages pages(int64_t i) { return {layer(i).data(), layout, page_count}; }
 };
 
-// A step of `q_len` query tokens at the end of a sequence of `tokens` keys.
+// A step of a batch, or of `q_len` query tokens at the end of one sequence of `tokens` keys.
 struct step {
     attention_plan plan;
     runtime::mapped_memory q, out, workspace;
@@ -59,8 +59,12 @@ struct step {
 
     step(const attention_problem& p, const paged_layers& kv, int64_t q_len, int64_t tokens, executor& on) {
         const int64_t q_indptr[] = {0, q_len}, kv_lens[] = {tokens}, page_indptr[] = {0, kv.page_count};
-        require(plan.build(p, {q_indptr, kv_lens, {}, page_indptr, kv.page_ids, {}}, kv.layout, kv.page_count, on.concurrency()));
-        const int64_t bytes = q_len * p.heads * p.k_dim * element_bytes(p.q_type);
+        build(p, kv, {q_indptr, kv_lens, {}, page_indptr, kv.page_ids, {}}, on);
+    }
+    step(const attention_problem& p, const paged_layers& kv, const attention_batch& batch, executor& on) { build(p, kv, batch, on); }
+    void build(const attention_problem& p, const paged_layers& kv, const attention_batch& batch, executor& on) {
+        require(plan.build(p, batch, kv.layout, kv.page_count, on.concurrency()));
+        const int64_t q_len = plan.q_tokens(), bytes = q_len * p.heads * p.k_dim * element_bytes(p.q_type);
         q = random_memory(bytes, p.q_type);
         out = random_memory(bytes, p.out_type);
         workspace = require(runtime::mapped_memory::create(static_cast<int64_t>(plan.workspace_bytes())));
@@ -105,9 +109,39 @@ void prefill(benchmark::State& state, const simd::kernel_table& kernels, const h
         [&](int64_t) { return pair_dot ? toolkit::bf16_dot_roof(kernels.roof, on, 0.02) : toolkit::fma_roof(kernels.roof, on, 0.02); });
 }
 
+// One query token of each of `sequences`, which have their first `shared` tokens in common and 64 of their own: one pass over the shared pages is
+// bound by arithmetic, so the roof is what the slower of reading and multiplying allows.
+void cascade(benchmark::State& state, const simd::kernel_table& kernels, const head_shape& shape, dtype type, int64_t sequences, int64_t shared) {
+    executor& on = default_executor();
+    auto& kv = kept(shape.text() + std::string(name(type)) + std::to_string(sequences) + "s" + std::to_string(shared),
+                    [&] { return std::make_unique<paged_layers>(shape, type, shared + sequences * 64, decode_bytes); });
+    std::vector<int64_t> q_indptr{0}, kv_lens, page_indptr{0};
+    std::vector<int32_t> page_ids;
+    const auto prefix = kv.page_ids.begin(), own = prefix + shared / kv.layout.page_tokens;
+    for (int64_t s = 0; s < sequences; ++s) {
+        q_indptr.push_back(s + 1);
+        kv_lens.push_back(shared + 64);
+        page_ids.insert(page_ids.end(), prefix, own);
+        page_ids.push_back(own[s]);
+        page_indptr.push_back(static_cast<int64_t>(page_ids.size()));
+    }
+    step s(make_problem(shape, type), kv, {q_indptr, kv_lens, {}, page_indptr, page_ids, {}}, on);
+    const double flops_per_byte = s.plan.flops() / static_cast<double>(s.plan.kv_bytes());
+    const bool pair_dot = type == dtype::bf16 && kernels.roof.bf16_dot != nullptr;
+    run_paired(
+        state, "GFLOP/s", s.plan.flops() * 1e-9, [&](int64_t i) { return s.run(kv.pages(2 * i), on); },
+        [&](int64_t i) {
+            const double peak = pair_dot ? toolkit::bf16_dot_roof(kernels.roof, on, 0.02) : toolkit::fma_roof(kernels.roof, on, 0.02);
+            return std::min(peak, toolkit::read_roof(kernels.roof, kv.layer(2 * i + 1), on) * flops_per_byte);
+        });
+}
+
 }  // namespace
 
 void register_attention() {
+    const head_shape grouped{32, 8, 128};
+    for_targets("cascade", "bf16/" + grouped.text() + "/s32p4096",
+                [=](benchmark::State& state, const simd::kernel_table& k) { cascade(state, k, grouped, dtype::bf16, 32, 4096); });
     for (const head_shape& shape :
          {head_shape{32, 8, 128}, head_shape{32, 32, 128}, head_shape{28, 4, 128}, head_shape{64, 8, 128}, head_shape{71, 1, 64}}) {
         for (const dtype type : {dtype::bf16, dtype::fp32, dtype::fp16, dtype::int8, dtype::int4, dtype::fp8}) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <new>
 
 #include "runtime/pages.hpp"
@@ -20,8 +22,6 @@ using plan_state = attention_plan::state;
 constexpr double log2e = 1.4426950408889634;
 constexpr int64_t max_tokens = int64_t{1} << 31;
 
-// Rows that share a pass over K and V: 96 is a multiple of every strip height, and enough that 16-bit panels are widened for 1 % of the work.
-constexpr int32_t most_rows = 96;
 // Floats of Q, scores, O and running O that a block may keep in a worker's L2 (half of 512 KiB).
 constexpr int32_t most_floats = 65536;
 
@@ -181,25 +181,21 @@ void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type,
     if (shape.sinks) plan.sinks.assign(problem.sinks, problem.sinks + problem.heads);
 }
 
-// Work of one block: pairs of query token and key that it scores.
-struct work {
-    int64_t chunk_first = 0, chunk_last = 0;
-    int64_t keys = 0;  // read by the block
-    double pairs = 0.0;
-};
+// Keys that a block sees among those of chunks [chunk_first, chunk_last).
+simd::key_range seen_keys(const simd::attend_shape& shape, const simd::attend_block& rows, int64_t chunk_first, int64_t chunk_last) {
+    const simd::key_range seen = simd::visible_keys(shape, rows.position, rows.tokens, rows.kv_len);
+    return {std::max(seen.first, chunk_first * simd::chunk_tokens), std::min(seen.last, chunk_last * simd::chunk_tokens)};
+}
 
-work measure(const simd::attend_shape& shape, int64_t position, int32_t tokens, int32_t kv_len) {
-    work w;
-    const simd::key_range seen = simd::visible_keys(shape, position, tokens, kv_len);
-    if (seen.first >= seen.last) return w;
-    w.chunk_first = seen.first / simd::chunk_tokens;
-    w.chunk_last = round_up(seen.last, simd::chunk_tokens) / simd::chunk_tokens;
-    w.keys = seen.last - seen.first;
-    for (int32_t t = 0; t < tokens; ++t) {
-        const simd::key_range row = simd::visible_keys(shape, position + t, 1, kv_len);
-        w.pairs += static_cast<double>(std::max<int64_t>(0, row.last - row.first));
+// Pairs of a query token of the block and a key of these chunks that it sees.
+double count_pairs(const simd::attend_shape& shape, const simd::attend_block& rows, int64_t chunk_first, int64_t chunk_last) {
+    double pairs = 0.0;
+    for (int32_t t = 0; t < rows.tokens; ++t) {
+        const simd::key_range row = simd::visible_keys(shape, rows.position + t, 1, rows.kv_len);
+        const int64_t first = std::max(row.first, chunk_first * simd::chunk_tokens), last = std::min(row.last, chunk_last * simd::chunk_tokens);
+        pairs += static_cast<double>(std::max<int64_t>(0, last - first));
     }
-    return w;
+    return pairs;
 }
 
 // Bytes of K and V of one token and one KV head, with their scales.
@@ -213,95 +209,275 @@ struct builder {
     plan_state& plan;
     const attention_batch& batch;
     int32_t concurrency;
+    std::size_t family_block = 0;  // where the blocks of the family begin that is being added
+    int32_t block_rows = 0;        // limit, but one query token's group may be more
 
     void add_blocks();
-    void add_sequence(std::size_t s, int32_t block_tokens);
+    void add_sequence(std::size_t s);
+    void add_block(std::size_t s, int64_t first, int32_t tokens);
+    int64_t add_run(std::size_t block, std::size_t count, int64_t chunk_first, int64_t chunk_last);
+    void end_family();
+    void find_shared();
+    void order_candidates(std::size_t first, std::size_t last);
+    void add_group(std::size_t first, std::size_t last);
+    void share(std::size_t first, std::size_t last, int64_t chunk, std::size_t block);
     void add_items();
+    void cut_run(const plan_state::item& run, int32_t first_block, int64_t items);
     void lay_out_workspace();
+
+    [[nodiscard]] int64_t position(std::size_t s) const {
+        return batch.q_starts.empty() ? batch.kv_lens[s] - (batch.q_indptr[s + 1] - batch.q_indptr[s]) : batch.q_starts[s];
+    }
+    [[nodiscard]] int32_t chunk_pages() const { return simd::chunk_tokens / plan.shape.page_tokens; }
+    [[nodiscard]] const int32_t* pages(const plan_state::candidate& c, int64_t chunk) const {
+        return batch.page_ids.data() + batch.page_indptr[static_cast<std::size_t>(c.sequence)] + chunk * chunk_pages();
+    }
+    [[nodiscard]] bool same_pages(const plan_state::candidate& a, const plan_state::candidate& b, int64_t chunk) const {
+        return std::memcmp(pages(a, chunk), pages(b, chunk), static_cast<std::size_t>(chunk_pages()) * 4) == 0;
+    }
 };
 
 void builder::add_blocks() {
     const simd::attend_shape& shape = plan.shape;
-    const int32_t fit = most_floats / (shape.k_pad + 2 * shape.v_pad + simd::tile_tokens);
-    const int32_t block_tokens = std::max(1, std::clamp(fit, 12, most_rows) / shape.group);
+    block_rows = std::clamp(most_floats / (shape.k_pad + 2 * shape.v_pad + simd::tile_tokens), 12, plan_state::most_rows);
     plan.max_rows = 0;
     plan.kv_bytes = 0;
     plan.flops = 0.0;
-    for (std::size_t s = 0; s < batch.kv_lens.size(); ++s) add_sequence(s, block_tokens);
+    find_shared();
+    const auto& candidates = plan.candidates;
+    for (std::size_t first = 0, last; first < candidates.size(); first = last) {
+        for (last = first + 1; candidates[last - 1].common > 0; ++last) {
+        }
+        add_group(first, last);
+    }
+    for (std::size_t s = 0; s < batch.kv_lens.size(); ++s) {
+        if (plan.grouped.empty() || plan.grouped[s] == 0) add_sequence(s);
+    }
+}
+
+// Query tokens first .. + tokens of a sequence, KV head 0.
+void builder::add_block(std::size_t s, int64_t first, int32_t tokens) {
+    const bool paged = plan.shape.page_tokens != 0;
+    const int64_t at = position(s) + first;
+    const auto kv_len = static_cast<int32_t>(batch.kv_lens[s]);
+    plan_state::block block;
+    block.rows = {batch.q_indptr[s] + first, tokens, 0, at, kv_len, nullptr, paged ? 0 : batch.kv_indptr[s], nullptr};
+    block.page_first = paged ? batch.page_indptr[s] : 0;
+    const simd::key_range seen = simd::visible_keys(plan.shape, at, tokens, kv_len);
+    if (seen.first < seen.last) {
+        block.chunk_first = seen.first / simd::chunk_tokens;
+        block.chunk_last = round_up(seen.last, simd::chunk_tokens) / simd::chunk_tokens;
+    }
+    plan.blocks.push_back(block);
+}
+
+// Chunks of blocks that lie together. Returns how many keys they see.
+int64_t builder::add_run(std::size_t block, std::size_t count, int64_t chunk_first, int64_t chunk_last) {
+    const simd::attend_shape& shape = plan.shape;
+    simd::key_range keys{std::numeric_limits<int64_t>::max(), 0};
+    double pairs = 0.0;
+    int32_t rows = 0;
+    for (std::size_t b = block; b < block + count; ++b) {
+        const simd::attend_block& part = plan.blocks[b].rows;
+        const simd::key_range seen = seen_keys(shape, part, chunk_first, chunk_last);
+        keys = {std::min(keys.first, seen.first), std::max(keys.last, seen.last)};
+        pairs += count_pairs(shape, part, chunk_first, chunk_last);
+        rows += part.tokens * shape.group;
+    }
+    const int64_t read = std::max<int64_t>(0, keys.last - keys.first);
+    const double flops = 2.0 * pairs * shape.group * (shape.k_dim + shape.v_dim);
+    plan.runs.push_back({static_cast<int32_t>(block - family_block), static_cast<int32_t>(count), chunk_first, chunk_last});
+    plan.costs.push_back(std::max(static_cast<double>(read * token_bytes(shape)) * ns_per_byte, flops * ns_per_flop));
+    plan.flops += flops * shape.kv_heads;
+    plan.max_rows = std::max(plan.max_rows, rows);
+    return read;
+}
+
+// The blocks and runs added since are those of KV head 0; all heads have the same.
+void builder::end_family() {
+    const std::size_t blocks = plan.blocks.size() - family_block;
+    plan.families.push_back({plan.runs.size(), static_cast<int32_t>(blocks)});
+    plan.blocks.resize(family_block + blocks * static_cast<std::size_t>(plan.shape.kv_heads));
+    plan_state::block* next = &plan.blocks[family_block] + blocks;
+    for (int32_t head = 1; head < plan.shape.kv_heads; ++head) {
+        for (std::size_t b = 0; b < blocks; ++b, ++next) {
+            *next = plan.blocks[family_block + b];
+            next->rows.kv_head = head;
+        }
+    }
 }
 
 // Blocks of a sequence, KV head by KV head, so that neighbouring items read the same keys; the last tokens first, since under a causal mask they
 // have the most to do and the small blocks then even out the end.
-void builder::add_sequence(std::size_t s, int32_t block_tokens) {
+void builder::add_sequence(std::size_t s) {
     const simd::attend_shape& shape = plan.shape;
+    const int32_t block_tokens = std::max(1, block_rows / shape.group);
     const int64_t q_tokens = batch.q_indptr[s + 1] - batch.q_indptr[s];
-    const auto kv_len = static_cast<int32_t>(batch.kv_lens[s]);
-    const int64_t start = batch.q_starts.empty() ? kv_len - q_tokens : batch.q_starts[s];
-    const int64_t blocks = round_up(q_tokens, block_tokens) / block_tokens;
-    const std::size_t begin = plan.blocks.size();
-    for (int64_t b = blocks - 1; b >= 0; --b) {
+    family_block = plan.blocks.size();
+    for (int64_t b = round_up(q_tokens, block_tokens) / block_tokens - 1; b >= 0; --b) {
         const int64_t first = b * block_tokens;
-        const auto tokens = static_cast<int32_t>(std::min<int64_t>(block_tokens, q_tokens - first));
-        const work w = measure(shape, start + first, tokens, kv_len);
-        plan_state::block block;
-        block.rows = {batch.q_indptr[s] + first, tokens, 0, start + first, kv_len, nullptr, plan.shape.page_tokens == 0 ? batch.kv_indptr[s] : 0};
-        block.page_first = plan.shape.page_tokens == 0 ? 0 : batch.page_indptr[s];
-        block.chunk_first = w.chunk_first;
-        block.chunk_last = w.chunk_last;
-        plan.blocks.push_back(block);
-        const double flops = 2.0 * w.pairs * shape.group * (shape.k_dim + shape.v_dim);
-        plan.costs.push_back(std::max(static_cast<double>(w.keys * token_bytes(shape)) * ns_per_byte, flops * ns_per_flop));
-        plan.flops += flops * shape.kv_heads;
-        plan.max_rows = std::max(plan.max_rows, tokens * shape.group);
+        add_block(s, first, static_cast<int32_t>(std::min<int64_t>(block_tokens, q_tokens - first)));
+        add_run(plan.blocks.size() - 1, 1, plan.blocks.back().chunk_first, plan.blocks.back().chunk_last);
     }
     if (q_tokens > 0) {
-        const simd::key_range seen = simd::visible_keys(shape, start, static_cast<int32_t>(std::min(q_tokens, max_tokens - 1)), kv_len);
+        const simd::key_range seen =
+            simd::visible_keys(shape, position(s), static_cast<int32_t>(std::min(q_tokens, max_tokens - 1)), static_cast<int32_t>(batch.kv_lens[s]));
         plan.kv_bytes += std::max<int64_t>(0, seen.last - seen.first) * token_bytes(shape) * shape.kv_heads;
     }
-    for (int32_t head = 1; head < shape.kv_heads; ++head) {
-        for (int64_t b = 0; b < blocks; ++b) {
-            plan.blocks.push_back(plan.blocks[begin + static_cast<std::size_t>(b)]);
-            plan.blocks.back().rows.kv_head = head;
-            plan.costs.push_back(plan.costs[begin + static_cast<std::size_t>(b)]);
+    end_family();
+}
+
+// ---- shared pages ------------------------------------------------------------------------------------------------------------------------------
+//
+// Sequences of few rows whose page tables agree in the first chunks they see read those once. In the order of their page tables, what has a prefix
+// in common lies together: a trie, whose nodes become runs of several blocks. Full chunks only; sequences that begin in different chunks of a
+// window are not compared. Even the smallest chunk (16 KiB) costs more to read again than the item that saves it.
+
+// Fills plan.candidates with the sequences that share something, group by group, and marks them.
+void builder::find_shared() {
+    const simd::attend_shape& shape = plan.shape;
+    plan.candidates.clear();
+    plan.grouped.clear();
+    const std::size_t sequences = batch.kv_lens.size();
+    if (shape.page_tokens == 0 || sequences < 2) return;
+    for (std::size_t s = 0; s < sequences; ++s) {
+        const int64_t tokens = batch.q_indptr[s + 1] - batch.q_indptr[s];
+        const int64_t kv_len = batch.kv_lens[s];
+        if (tokens == 0 || kv_len < simd::chunk_tokens || 2 * tokens * shape.group > block_rows) continue;
+        const simd::key_range seen = simd::visible_keys(shape, position(s), static_cast<int32_t>(tokens), static_cast<int32_t>(kv_len));
+        const int64_t first = seen.first / simd::chunk_tokens;
+        const int64_t last = std::min(kv_len / simd::chunk_tokens, round_up(seen.last, simd::chunk_tokens) / simd::chunk_tokens);
+        if (seen.first >= seen.last || first >= last) continue;
+        plan_state::candidate c{0, static_cast<int32_t>(s), static_cast<int32_t>(first), static_cast<int32_t>(last), 0};
+        c.key = first << 32 | *pages(c, first);
+        plan.candidates.push_back(c);
+    }
+    auto& all = plan.candidates;
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
+    std::size_t kept = 0;
+    for (std::size_t first = 0, last; first < all.size(); first = last) {
+        for (last = first + 1; last < all.size() && all[last].key == all[first].key; ++last) {
         }
+        if (last - first < 2) continue;
+        order_candidates(first, last);
+        for (std::size_t i = first; i < last; ++i) {
+            const bool joins = i > first && all[i - 1].common > 0;
+            if (all[i].common > 0 || joins) all[kept++] = all[i];
+        }
+    }
+    all.resize(kept);
+    if (kept > 0) plan.grouped.resize(sequences);
+    for (const auto& c : all) plan.grouped[static_cast<std::size_t>(c.sequence)] = 1;
+}
+
+// Sorts candidates of one key by their pages and finds what neighbours have in common.
+void builder::order_candidates(std::size_t first, std::size_t last) {
+    auto& all = plan.candidates;
+    const auto before = [&](const plan_state::candidate& a, const plan_state::candidate& b) {
+        const int32_t chunks = std::min(a.chunk_last, b.chunk_last) - a.chunk_first;
+        const int order = std::memcmp(pages(a, a.chunk_first), pages(b, b.chunk_first), static_cast<std::size_t>(chunks) * chunk_pages() * 4);
+        return order != 0 ? order < 0 : a.chunk_last < b.chunk_last;
+    };
+    std::sort(all.begin() + static_cast<std::ptrdiff_t>(first), all.begin() + static_cast<std::ptrdiff_t>(last), before);
+    for (std::size_t i = first; i + 1 < last; ++i) {
+        int32_t chunk = all[i].chunk_first;
+        while (chunk < std::min(all[i].chunk_last, all[i + 1].chunk_last) && same_pages(all[i], all[i + 1], chunk)) ++chunk;
+        all[i].common = chunk > all[i].chunk_first ? chunk : 0;
+    }
+}
+
+// Candidates [first, last), which share at least their first chunk.
+void builder::add_group(std::size_t first, std::size_t last) {
+    family_block = plan.blocks.size();
+    for (std::size_t i = first; i < last; ++i) {
+        const auto s = static_cast<std::size_t>(plan.candidates[i].sequence);
+        add_block(s, 0, static_cast<int32_t>(batch.q_indptr[s + 1] - batch.q_indptr[s]));
+    }
+    share(first, last, plan.candidates[first].chunk_first, family_block);
+    end_family();
+}
+
+// Runs of candidates [first, last) from `chunk` on; their blocks lie at `block`. What all share is cut by rows, evenly; then each branch by itself.
+void builder::share(std::size_t first, std::size_t last, int64_t chunk, std::size_t block) {
+    const auto& all = plan.candidates;
+    int64_t keys = 0;
+    if (last - first == 1) {
+        const int64_t end = plan.blocks[block].chunk_last;
+        if (chunk < end) keys = add_run(block, 1, chunk, end);
+        plan.kv_bytes += keys * token_bytes(plan.shape) * plan.shape.kv_heads;
+        return;
+    }
+    int64_t common = all[first].common, rows = 0;
+    for (std::size_t i = first; i + 1 < last; ++i) common = std::min<int64_t>(common, all[i].common);
+    const auto rows_of = [&](std::size_t b) { return plan.blocks[b].rows.tokens * plan.shape.group; };
+    const std::size_t block_end = block + last - first;
+    for (std::size_t b = block; b < block_end; ++b) rows += rows_of(b);
+    const int64_t passes = round_up(rows, block_rows) / block_rows, fair = round_up(rows, passes) / passes;
+    for (std::size_t b = block, next; common > chunk && b < block_end; b = next) {
+        int64_t taken = rows_of(b);
+        for (next = b + 1; next < block_end && taken < fair && taken + rows_of(next) <= block_rows; ++next) taken += rows_of(next);
+        keys = std::max(keys, add_run(b, next - b, chunk, common));
+    }
+    plan.kv_bytes += keys * token_bytes(plan.shape) * plan.shape.kv_heads;
+    for (std::size_t i = first, next; i < last; i = next) {
+        for (next = i + 1; next < last && all[next - 1].common > common; ++next) {
+        }
+        share(i, next, common, block + i - first);
     }
 }
 
 // Splits what is longer than a quarter of a worker's share, at chunk borders: where it is cut never shows in the bits.
 void builder::add_items() {
     double total = 0.0;
-    for (const double cost : plan.costs) total += cost;
+    for (const double cost : plan.costs) total += cost * plan.shape.kv_heads;
     plan.workers = total < inline_ns ? 1 : concurrency;
     const double target = plan.workers == 1 ? total : total / (plan.workers * items_per_worker);
     const int64_t least_chunks =
         round_up(least_item_bytes, simd::chunk_tokens * token_bytes(plan.shape)) / (simd::chunk_tokens * token_bytes(plan.shape));
-    int64_t partials = 0;
+    for (std::size_t r = 0; r < plan.runs.size(); ++r) {
+        const int64_t most = std::max<int64_t>(1, (plan.runs[r].chunk_last - plan.runs[r].chunk_first) / least_chunks);
+        plan.cuts.push_back(target <= 0.0 ? 1 : std::clamp<int64_t>(std::llround(plan.costs[r] / target), 1, most));
+    }
     plan.counters = 0;
-    for (std::size_t b = 0; b < plan.blocks.size(); ++b) {
-        plan_state::block& block = plan.blocks[b];
-        const int64_t chunks = block.chunk_last - block.chunk_first;
-        const int64_t most = std::max<int64_t>(1, chunks / least_chunks);
-        block.items = target <= 0.0 ? 1 : static_cast<int32_t>(std::clamp<int64_t>(std::llround(plan.costs[b] / target), 1, most));
-        for (int32_t i = 0; i < block.items; ++i) {
-            plan.items.push_back(
-                {static_cast<int32_t>(b), block.chunk_first + chunks * i / block.items, block.chunk_first + chunks * (i + 1) / block.items});
+    plan.partials = 0;
+    std::size_t first_run = 0;
+    int32_t first_block = 0;
+    for (const plan_state::family& family : plan.families) {
+        for (int32_t head = 0; head < plan.shape.kv_heads; ++head, first_block += family.blocks) {
+            for (std::size_t r = first_run; r < family.run_end; ++r) cut_run(plan.runs[r], first_block, plan.cuts[r]);
         }
-        if (block.items > 1) {
-            block.counter = plan.counters++;
-            block.partial = partials;
-            partials += round_up(chunks * simd::partial_floats(int64_t{block.rows.tokens} * plan.shape.group, plan.shape.v_pad), 16);
-        }
+        first_run = family.run_end;
     }
     plan.workers = std::max(1, std::min<int32_t>(plan.workers, static_cast<int32_t>(plan.items.size())));
-    plan.partials_offset = partials;  // in floats until lay_out_workspace
+}
+
+// A run of the family whose blocks of one KV head begin at `first_block`, in `items` items. A run that begins with a block's first chunk comes
+// before the block's others.
+void builder::cut_run(const plan_state::item& run, int32_t first_block, int64_t items) {
+    const int64_t chunks = run.chunk_last - run.chunk_first;
+    const int32_t first = first_block + run.block;
+    for (int64_t i = 0; i < items; ++i) {
+        plan.items.push_back({first, run.count, run.chunk_first + chunks * i / items, run.chunk_first + chunks * (i + 1) / items});
+    }
+    for (int32_t b = first; b < first + run.count; ++b) {
+        plan_state::block& block = plan.blocks[static_cast<std::size_t>(b)];
+        const bool begins = run.chunk_first == block.chunk_first;
+        if (run.count == 1 && items == 1 && begins && run.chunk_last == block.chunk_last) return;  // its one item finishes it
+        block.parts += static_cast<int32_t>(items);
+        if (!begins) continue;
+        block.fold_end = run.chunk_first + chunks / items;
+        block.counter = plan.counters++;
+        block.partial = plan.partials;
+        const int64_t one = simd::partial_floats(int64_t{block.rows.tokens} * plan.shape.group, plan.shape.v_pad);
+        plan.partials += round_up(block.partial_index(block.chunk_last) * one, 16);
+    }
 }
 
 void builder::lay_out_workspace() {
     constexpr int64_t line = 64;
-    const int64_t partials = plan.partials_offset;
     plan.counters_offset = line;
     plan.partials_offset = plan.counters_offset + round_up(int64_t{plan.counters} * 4, line);
-    plan.scratch_offset = plan.partials_offset + round_up(partials * 4, line);
+    plan.scratch_offset = plan.partials_offset + round_up(plan.partials * 4, line);
     plan.scratch_bytes = simd::attend_scratch_bytes(plan.shape, plan.max_rows);
     plan.workspace_bytes = plan.items.empty() ? 0 : plan.scratch_offset + plan.scratch_bytes * plan.workers;
 }
@@ -335,7 +511,10 @@ status build_plan(std::unique_ptr<plan_state>& slot, const attention_problem& pr
     set_shape(*plan, problem, k_type, v_type);
     plan->blocks.clear();
     plan->items.clear();
+    plan->runs.clear();
     plan->costs.clear();
+    plan->cuts.clear();
+    plan->families.clear();
     plan->page_ids.clear();
     plan->q_tokens = batch.q_indptr.back();
     plan->kv_rows = layout == nullptr ? batch.kv_indptr.back() : 0;

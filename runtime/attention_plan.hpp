@@ -11,21 +11,42 @@
 namespace ropewalk {
 
 struct attention_plan::state {
+    // Rows that share a pass over K and V: 96 is a multiple of every strip height, and enough that 16-bit panels are widened for 1 % of the work.
+    static constexpr int32_t most_rows = 96;
+
     // One (sequence, run of query tokens, KV head).
     struct block {
-        simd::attend_block rows;  // page_ids is filled in by run(): a plan that moves must not point into itself
+        simd::attend_block rows;  // pointers are filled in by run(): a plan that moves must not point into itself
         int64_t page_first = 0;   // of the sequence, in page_ids
         int64_t chunk_first = 0;  // of 512 keys, that any of its rows sees
         int64_t chunk_last = 0;
-        int32_t items = 1;    // more than one: results go through partials
-        int32_t counter = 0;  // of the block, if split
-        int64_t partial = 0;  // floats from the start of the partials, if split
+        int32_t parts = 0;     // items that leave partials for this block; none if its one item finishes it
+        int32_t counter = 0;   // of finished parts
+        int64_t partial = 0;   // floats from the start of the partials
+        int64_t fold_end = 0;  // the first part folds its chunks [chunk_first, fold_end) into one partial
+
+        // Which of the block's partials is that of a chunk; of chunk_last: how many there are.
+        [[nodiscard]] int64_t partial_index(int64_t chunk) const { return chunk < fold_end ? 0 : chunk - fold_end + 1; }
     };
-    // What a worker takes at a time.
+    // What a worker takes at a time: chunks of `count` neighbouring blocks, whose pages they are.
     struct item {
         int32_t block = 0;
+        int32_t count = 1;
         int64_t chunk_first = 0;
         int64_t chunk_last = 0;
+    };
+    // A sequence, or sequences that share pages: runs up to `run_end`, and `blocks` blocks for each KV head, all with these same runs.
+    struct family {
+        std::size_t run_end = 0;
+        int32_t blocks = 0;
+    };
+    // A sequence of few rows: its chunks [chunk_first, chunk_last) are full, those before `common` are also the next one's in order.
+    struct candidate {
+        int64_t key = 0;  // chunk_first and the page that it begins with
+        int32_t sequence = 0;
+        int32_t chunk_first = 0;
+        int32_t chunk_last = 0;
+        int32_t common = 0;
     };
 
     const simd::kernel_table* kernels = nullptr;
@@ -38,7 +59,13 @@ struct attention_plan::state {
     std::vector<int32_t> page_ids;
     std::vector<block> blocks;
     std::vector<item> items;
-    std::vector<double> costs;  // of the blocks in ns; kept for its memory
+    // Of building; kept for their memory.
+    std::vector<item> runs;     // what is cut into items; blocks count from the family's first
+    std::vector<double> costs;  // of the runs in ns
+    std::vector<int64_t> cuts;  // of the runs: into how many items
+    std::vector<family> families;
+    std::vector<candidate> candidates;  // sorted; what is shared lies together
+    std::vector<char> grouped;          // [sequences], or empty: nothing is shared
     int32_t workers = 1;
     int32_t max_rows = 0;
     int64_t q_tokens = 0;
@@ -49,6 +76,7 @@ struct attention_plan::state {
     int32_t counters = 0;
     int64_t counters_offset = 0;
     int64_t partials_offset = 0;
+    int64_t partials = 0;  // floats
     int64_t scratch_offset = 0;
     int64_t scratch_bytes = 0;  // per worker
     int64_t workspace_bytes = 0;

@@ -31,21 +31,30 @@ struct run_context {
     std::atomic<int32_t>& counter(int32_t index) const { return reinterpret_cast<std::atomic<int32_t>*>(workspace + plan.counters_offset)[index]; }
 };
 
-// One item. Of a split block, whoever completes the last part folds all of them: nobody waits.
+// One item. Of a block in parts, whoever completes the last one folds all of them: nobody waits.
 void run_item(const run_context& context, const attention_plan::state::item& item, std::byte* scratch) {
     const attention_plan::state& plan = context.plan;
-    const attention_plan::state::block& block = plan.blocks[static_cast<std::size_t>(item.block)];
-    simd::attend_block rows = block.rows;
-    if (plan.shape.page_tokens != 0) rows.page_ids = plan.page_ids.data() + block.page_first;
-    if (block.items == 1) {
-        return simd::attend(*plan.kernels, plan.shape, context.tensors, rows, item.chunk_first, item.chunk_last, nullptr, scratch);
-    }
-    auto* partials = reinterpret_cast<float*>(context.workspace + plan.partials_offset) + block.partial;
-    const int64_t one = simd::partial_floats(int64_t{rows.tokens} * plan.shape.group, plan.shape.v_pad);
-    simd::attend(*plan.kernels, plan.shape, context.tensors, rows, item.chunk_first, item.chunk_last,
-                 partials + (item.chunk_first - block.chunk_first) * one, scratch);
-    if (context.counter(block.counter).fetch_add(1, std::memory_order_acq_rel) + 1 == block.items) {
-        simd::finish_block(*plan.kernels, plan.shape, context.tensors, rows, block.chunk_last - block.chunk_first, partials, scratch);
+    const attention_plan::state::block* blocks = &plan.blocks[static_cast<std::size_t>(item.block)];
+    const auto place = [&](const attention_plan::state::block& block, int64_t chunk) {
+        simd::attend_block rows = block.rows;
+        if (plan.shape.page_tokens != 0) rows.page_ids = plan.page_ids.data() + block.page_first;
+        if (block.parts > 0) {
+            rows.partials = reinterpret_cast<float*>(context.workspace + plan.partials_offset) + block.partial +
+                            block.partial_index(chunk) * simd::partial_floats(int64_t{rows.tokens} * plan.shape.group, plan.shape.v_pad);
+        }
+        return rows;
+    };
+    simd::attend_block rows[attention_plan::state::most_rows];
+    for (int32_t b = 0; b < item.count; ++b) rows[b] = place(blocks[b], item.chunk_first);
+    const simd::chunk_results results = blocks->parts == 0                        ? simd::chunk_results::finished
+                                        : item.chunk_first == blocks->chunk_first ? simd::chunk_results::folded
+                                                                                  : simd::chunk_results::each;
+    simd::attend(*plan.kernels, plan.shape, context.tensors, rows, item.count, item.chunk_first, item.chunk_last, results, scratch);
+    for (int32_t b = 0; b < item.count; ++b) {
+        const attention_plan::state::block& block = blocks[b];
+        if (block.parts == 0 || context.counter(block.counter).fetch_add(1, std::memory_order_acq_rel) + 1 < block.parts) continue;
+        simd::finish_block(*plan.kernels, plan.shape, context.tensors, place(block, block.chunk_first), block.partial_index(block.chunk_last),
+                           scratch);
     }
 }
 

@@ -25,7 +25,7 @@ struct workspace {
     float* l;                                                                     // [rows][sum_lanes]
     float *m, *alpha, *total_m, *total_l, *slope, *distance, *exponent, *factor;  // [rows]
     int32_t *first, *last;                                                        // [rows] in the tile
-    int64_t *seen_first, *seen_last;                                              // [rows] in the sequence
+    int64_t *position, *seen_first, *seen_last;                                   // [rows] in the sequence
     std::byte* k_tile;                                                            // plain K/V: the tile as panels
     std::byte* v_tile;                                                            //            and as V groups
     float* rows16;                                                                // 16 rows in fp32 on their way into a panel
@@ -53,8 +53,7 @@ workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
     for (float** array : {&w.m, &w.alpha, &w.total_m, &w.total_l, &w.slope, &w.distance, &w.exponent, &w.factor}) *array = floats(2 * rows);
     w.first = reinterpret_cast<int32_t*>(take(rows * 4));
     w.last = reinterpret_cast<int32_t*>(take(rows * 4));
-    w.seen_first = reinterpret_cast<int64_t*>(take(rows * 8));
-    w.seen_last = reinterpret_cast<int64_t*>(take(rows * 8));
+    for (int64_t** array : {&w.position, &w.seen_first, &w.seen_last}) *array = reinterpret_cast<int64_t*>(take(rows * 8));
     w.k_tile = take(plain ? tile_tokens / panel * panel_bytes(shape.k_type, shape.k_pad) : 0);
     w.v_tile = take(plain ? v_bytes(shape.v_type, shape.v_pad, tile_tokens) : 0);
     w.rows16 = floats(plain ? int64_t{panel} * std::max(shape.k_dim, shape.v_dim) : 0);
@@ -63,16 +62,19 @@ workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
     return w;
 }
 
-// One attend() call: the block, its inputs and where it stands.
+// One attend() call: the blocks, their inputs and where it stands.
 struct walker {
     const kernel_table& kernels;
     const attend_shape& shape;
     const attend_tensors& tensors;
-    const attend_block& block;
-    int32_t rows;
+    const attend_block& block;  // the first: keys are read through it
+    int32_t blocks;
+    int32_t rows;  // of all blocks
     workspace w;
+    key_range seen;  // by any row
 
     void load_rows();
+    void load_block(const attend_block& loaded, int32_t first_row);
     void run_chunk(int64_t chunk);
     void run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t next_first);
     void scores(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end);
@@ -84,6 +86,8 @@ struct walker {
     void pack_plain(int64_t tile_first, int64_t begin, int64_t end);
     void fold(const attend_partial& part);
     void reduce_sums(float* l) const;
+    void clear_total();
+    void leave(const attend_partial& part, int64_t index) const;
     void write_rows();
 
     // Where a token's panel or V group begins; `token` is the first one of a panel or group.
@@ -130,13 +134,25 @@ const std::byte* walker::v_scales_at(int64_t token) const {
     return record(token) + shape.v_scale_offset + token % shape.page_tokens * v_scale_step(shape.v_type);
 }
 
-// Q of the block's rows into scratch, and what each row sees.
 void walker::load_rows() {
+    seen = {std::numeric_limits<int64_t>::max(), 0};
+    for (int32_t b = 0, row = 0; b < blocks; ++b) {
+        const attend_block& loaded = (&block)[b];
+        const key_range range = visible_keys(shape, loaded.position, loaded.tokens, loaded.kv_len);
+        seen = {std::min(seen.first, range.first), std::max(seen.last, range.last)};
+        load_block(loaded, row);
+        row += loaded.tokens * shape.group;
+    }
+    clear_total();
+}
+
+// Q of a block's rows into scratch, and what each row sees.
+void walker::load_block(const attend_block& loaded, int32_t first_row) {
     const int64_t q_bytes = type_bytes(shape.q_type);
-    for (int32_t r = 0; r < rows; ++r) {
-        const int32_t token = r / shape.group;
-        const int32_t head = block.kv_head * shape.group + r % shape.group;
-        const std::byte* source = tensors.q + ((block.q_row + token) * tensors.q_token_stride + head * tensors.q_head_stride) * q_bytes;
+    for (int32_t i = 0; i < loaded.tokens * shape.group; ++i) {
+        const int32_t r = first_row + i, token = i / shape.group;
+        const int32_t head = loaded.kv_head * shape.group + i % shape.group;
+        const std::byte* source = tensors.q + ((loaded.q_row + token) * tensors.q_token_stride + head * tensors.q_head_stride) * q_bytes;
         alignas(64) float copy[max_head_dim];
         float* row = shape.qk_arithmetic == fma_fp32 ? reinterpret_cast<float*>(w.q + r * q_stride_bytes()) : copy;
         kernels.kv.load_row[shape.q_type](source, row, shape.k_dim);
@@ -144,10 +160,16 @@ void walker::load_rows() {
         for (int32_t d = shape.k_dim; d < shape.k_pad; ++d) row[d] = 0.0f;
         if (shape.qk_arithmetic == dot_bf16) kernels.kv.store_row[bf16](row, w.q + r * q_stride_bytes(), shape.k_pad);
         if (shape.qk_arithmetic == dot_integer) kernels.attention.quantise_q[shape.k_type](row, shape.k_pad, w.q + r * q_stride_bytes());
-        const key_range seen = visible_keys(shape, block.position + token, 1, block.kv_len);
-        w.seen_first[r] = seen.first;
-        w.seen_last[r] = seen.last;
+        const key_range range = visible_keys(shape, loaded.position + token, 1, loaded.kv_len);
+        w.position[r] = loaded.position + token;
+        w.seen_first[r] = range.first;
+        w.seen_last[r] = range.last;
         if (shape.alibi) w.slope[r] = tensors.slopes[head];
+    }
+}
+
+void walker::clear_total() {
+    for (int32_t r = 0; r < rows; ++r) {
         w.total_m[r] = -infinity;
         w.total_l[r] = 0.0f;
     }
@@ -319,7 +341,7 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     for (int32_t r = 0; r < rows; ++r) {
         w.first[r] = static_cast<int32_t>(std::clamp<int64_t>(w.seen_first[r] - begin, 0, tokens));
         w.last[r] = static_cast<int32_t>(std::clamp<int64_t>(w.seen_last[r] - begin, 0, tokens));
-        if (shape.alibi) w.distance[r] = static_cast<float>(block.position + r / shape.group - begin);
+        if (shape.alibi) w.distance[r] = static_cast<float>(w.position[r] - begin);
     }
     float* s = w.scores + (begin - tile_first);
     std::byte* p = w.p + (begin - tile_first) * (shape.pv_arithmetic == dot_bf16 ? 2 : 4);
@@ -333,7 +355,6 @@ void walker::run_chunk(int64_t chunk) {
     for (int32_t r = 0; r < rows; ++r) w.m[r] = -infinity;
     std::memset(w.l, 0, static_cast<std::size_t>(rows) * sum_lanes * 4);
     std::memset(w.o, 0, static_cast<std::size_t>(rows) * shape.v_pad * 4);
-    const key_range seen = visible_keys(shape, block.position, block.tokens, block.kv_len);
     const int64_t first = std::max(seen.first, chunk * chunk_tokens);
     const int64_t last = std::min(seen.last, (chunk + 1) * chunk_tokens);
     for (int64_t tile = round_down(first, tile_tokens); tile < last; tile += tile_tokens) {
@@ -371,6 +392,19 @@ void walker::fold(const attend_partial& part) {
     }
 }
 
+// Each block's rows of `part` into the block's partials.
+void walker::leave(const attend_partial& part, int64_t index) const {
+    for (int32_t b = 0, row = 0; b < blocks; ++b) {
+        const attend_block& left = (&block)[b];
+        const int32_t count = left.tokens * shape.group;
+        const attend_partial to = partial_at(left.partials + index * partial_floats(count, shape.v_pad), count);
+        std::memcpy(to.m, part.m + row, static_cast<std::size_t>(count) * 4);
+        std::memcpy(to.l, part.l + row, static_cast<std::size_t>(count) * 4);
+        std::memcpy(to.o, part.o + int64_t{row} * shape.v_pad, static_cast<std::size_t>(count) * shape.v_pad * 4);
+        row += count;
+    }
+}
+
 // out = total / sum, lse = ln(sum) in natural units; a sink joins the sum here, and only here.
 void walker::write_rows() {
     for (int32_t r = 0; r < rows; ++r) {
@@ -394,10 +428,11 @@ void walker::write_rows() {
     }
 }
 
-walker make_walker(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block& block,
+walker make_walker(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block* blocks, int32_t count,
                    std::byte* scratch) {
-    const int32_t rows = block.tokens * shape.group;
-    return {kernels, shape, tensors, block, rows, carve(shape, rows, scratch)};
+    int32_t rows = 0;
+    for (int32_t b = 0; b < count; ++b) rows += blocks[b].tokens * shape.group;
+    return {kernels, shape, tensors, *blocks, count, rows, carve(shape, rows, scratch), {}};
 }
 
 }  // namespace
@@ -419,36 +454,34 @@ key_range visible_keys(const attend_shape& shape, int64_t position, int32_t toke
 
 int64_t attend_scratch_bytes(const attend_shape& shape, int32_t rows) noexcept { return carve(shape, rows, nullptr).bytes; }
 
-void attend(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block& block, int64_t chunk_first,
-            int64_t chunk_last, float* partials, std::byte* scratch) noexcept {
-    walker walk = make_walker(kernels, shape, tensors, block, scratch);
+void attend(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block* blocks, int32_t count,
+            int64_t chunk_first, int64_t chunk_last, chunk_results results, std::byte* scratch) noexcept {
+    walker walk = make_walker(kernels, shape, tensors, blocks, count, scratch);
+    workspace& w = walk.w;
     walk.load_rows();
     for (int64_t chunk = chunk_first; chunk < chunk_last; ++chunk) {
         walk.run_chunk(chunk);
-        if (partials != nullptr) {
-            const attend_partial part = partial_at(partials + (chunk - chunk_first) * partial_floats(walk.rows, shape.v_pad), walk.rows);
-            std::memcpy(part.m, walk.w.m, static_cast<std::size_t>(walk.rows) * 4);
-            walk.reduce_sums(part.l);
-            std::memcpy(part.o, walk.w.o, static_cast<std::size_t>(walk.rows) * shape.v_pad * 4);
+        walk.reduce_sums(w.alpha);
+        const attend_partial part{w.m, w.alpha, w.o};
+        if (results == chunk_results::each) {
+            walk.leave(part, chunk - chunk_first);
         } else {
-            walk.reduce_sums(walk.w.alpha);
-            walk.fold({walk.w.m, walk.w.alpha, walk.w.o});
+            walk.fold(part);
         }
     }
-    if (partials == nullptr) walk.write_rows();
+    if (results == chunk_results::folded) walk.leave({w.total_m, w.total_l, w.total}, 0);
+    if (results == chunk_results::finished) walk.write_rows();
 }
 
-void finish_block(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block& block, int64_t chunks,
-                  float* partials, std::byte* scratch) noexcept {
-    walker walk = make_walker(kernels, shape, tensors, block, scratch);
-    for (int32_t r = 0; r < walk.rows; ++r) {
-        walk.w.total_m[r] = -infinity;
-        walk.w.total_l[r] = 0.0f;
-    }
-    std::memset(walk.w.total, 0, static_cast<std::size_t>(walk.rows) * shape.v_pad * 4);
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        walk.fold(partial_at(partials + chunk * partial_floats(walk.rows, shape.v_pad), walk.rows));
-    }
+void finish_block(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block& block, int64_t count,
+                  std::byte* scratch) noexcept {
+    walker walk = make_walker(kernels, shape, tensors, &block, 1, scratch);
+    const int64_t one = partial_floats(walk.rows, shape.v_pad);
+    const attend_partial first = partial_at(block.partials, walk.rows);  // copied: folding it into nothing would turn its -0 into +0
+    std::memcpy(walk.w.total_m, first.m, static_cast<std::size_t>(walk.rows) * 4);
+    std::memcpy(walk.w.total_l, first.l, static_cast<std::size_t>(walk.rows) * 4);
+    std::memcpy(walk.w.total, first.o, static_cast<std::size_t>(walk.rows) * shape.v_pad * 4);
+    for (int64_t i = 1; i < count; ++i) walk.fold(partial_at(block.partials + i * one, walk.rows));
     walk.write_rows();
 }
 

@@ -38,6 +38,7 @@ struct attend_block {
     int32_t kv_len;
     const int32_t* page_ids;  // paged
     int64_t kv_row;           // plain: of key 0 in k and v
+    float* partials;          // unless attend() finishes the block: where it leaves its results
 };
 
 // The tensors of a run. Strides in elements.
@@ -55,7 +56,11 @@ struct attend_tensors {
     int64_t k_token_stride, k_head_stride, v_token_stride, v_head_stride;
 };
 
-// Result of one chunk or of all of them, per row: maximum, sum of weights (in log2 units relative to the maximum), weighted values [v_pad].
+// What attend() does with the results of its chunks: writes out and lse (the chunks are all that the one block sees), leaves them folded into one
+// partial (they begin with the first chunk that the blocks see), or leaves a partial for each, one after the other.
+enum class chunk_results { finished, folded, each };
+
+// Result of one chunk or of a run of them, per row: maximum, sum of weights (in log2 units relative to the maximum), weighted values [v_pad].
 struct attend_partial {
     float* m;
     float* l;
@@ -75,13 +80,13 @@ int64_t attend_scratch_bytes(const attend_shape& shape, int32_t rows) noexcept;
 constexpr int64_t partial_floats(int64_t rows, int64_t v_pad) { return rows * (v_pad + 2); }
 constexpr attend_partial partial_at(float* base, int64_t rows) { return {base, base + rows, base + 2 * rows}; }
 
-// Chunks [chunk_first, chunk_last) of the block. With `partials` each chunk's result is left there (one after the other), for finish_block. Without,
-// the block is finished at once: out and lse are written.
-void attend(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block& block, int64_t chunk_first,
-            int64_t chunk_last, float* partials, std::byte* scratch) noexcept;
+// Chunks [chunk_first, chunk_last) of `count` blocks of one KV head, in one pass over K and V. More than one block: the pages of these chunks are the
+// same for all and full, and results go through partials. A row's result is the same whatever rows it shares the pass with.
+void attend(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block* blocks, int32_t count,
+            int64_t chunk_first, int64_t chunk_last, chunk_results results, std::byte* scratch) noexcept;
 
-// Folds the `chunks` partials of a block in order and writes out and lse.
-void finish_block(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block& block, int64_t chunks,
-                  float* partials, std::byte* scratch) noexcept;
+// Folds the `count` partials of a block, the first of which may stand for several chunks, in order, and writes out and lse.
+void finish_block(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block& block, int64_t count,
+                  std::byte* scratch) noexcept;
 
 }  // namespace ropewalk::simd
