@@ -246,8 +246,8 @@ void builder::add_blocks() {
     find_shared();
     const auto& candidates = plan.candidates;
     for (std::size_t first = 0, last; first < candidates.size(); first = last) {
-        for (last = first + 1; candidates[last - 1].common > 0; ++last) {
-        }
+        last = first + 1;
+        while (candidates[last - 1].common > 0) ++last;
         add_group(first, last);
     }
     for (std::size_t s = 0; s < batch.kv_lens.size(); ++s) {
@@ -298,7 +298,7 @@ void builder::end_family() {
     const std::size_t blocks = plan.blocks.size() - family_block;
     plan.families.push_back({plan.runs.size(), static_cast<int32_t>(blocks)});
     plan.blocks.resize(family_block + blocks * static_cast<std::size_t>(plan.shape.kv_heads));
-    plan_state::block* next = &plan.blocks[family_block] + blocks;
+    plan_state::block* next = plan.blocks.data() + family_block + blocks;  // no blocks: no query tokens
     for (int32_t head = 1; head < plan.shape.kv_heads; ++head) {
         for (std::size_t b = 0; b < blocks; ++b, ++next) {
             *next = plan.blocks[family_block + b];
@@ -356,8 +356,8 @@ void builder::find_shared() {
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
     std::size_t kept = 0;
     for (std::size_t first = 0, last; first < all.size(); first = last) {
-        for (last = first + 1; last < all.size() && all[last].key == all[first].key; ++last) {
-        }
+        last = first + 1;
+        while (last < all.size() && all[last].key == all[first].key) ++last;
         if (last - first < 2) continue;
         order_candidates(first, last);
         for (std::size_t i = first; i < last; ++i) {
@@ -420,8 +420,8 @@ void builder::share(std::size_t first, std::size_t last, int64_t chunk, std::siz
     }
     plan.kv_bytes += keys * token_bytes(plan.shape) * plan.shape.kv_heads;
     for (std::size_t i = first, next; i < last; i = next) {
-        for (next = i + 1; next < last && all[next - 1].common > common; ++next) {
-        }
+        next = i + 1;
+        while (next < last && all[next - 1].common > common) ++next;
         share(i, next, common, block + i - first);
     }
 }

@@ -62,6 +62,9 @@ struct attention_problem {
 // A ragged batch of sequences that each bring q_len query tokens and have kv_len keys; prefill, chunked prefill and decode may be mixed. Row r of q
 // belongs to sequence s with q_indptr[s] <= r < q_indptr[s + 1]. By default the last query token stands at the last key (end-aligned):
 // position kv_len - q_len + i. Spans are read by build() only and may die after it.
+//
+// Cascade: sequences of few query tokens (decode, verification of drafts) whose page ids agree from the first chunk of 512 tokens that they see on
+// read the full chunks that they have in common once, in passes of up to 96 rows, with the bits of each sequence alone.
 struct attention_batch {
     std::span<const int64_t> q_indptr;  // [sequences + 1], ascending from 0
     std::span<const int64_t> kv_lens;   // [sequences], >= 0, < 2^31
@@ -95,7 +98,8 @@ public:
     // Bytes that run() needs, 64-byte aligned; depends on the plan only.
     [[nodiscard]] std::size_t workspace_bytes() const noexcept;
     [[nodiscard]] int64_t q_tokens() const noexcept;
-    // Bytes of K and V that the step reads from memory, each counted once per KV head, and multiply-adds times two; for benchmarks.
+    // Bytes of K and V that the step reads from memory, each counted once per KV head and sequence, and multiply-adds times two; for benchmarks.
+    // Where sequences of few rows have the same pages in the chunks that they see first, these are read, and count, once for all of them.
     [[nodiscard]] int64_t kv_bytes() const noexcept;
     [[nodiscard]] double flops() const noexcept;
 
