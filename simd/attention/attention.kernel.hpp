@@ -83,6 +83,10 @@ constexpr int groups_beside(int rows) {
     return groups < 1 ? 1 : groups;
 }
 
+// Steps that read one line beside 16 lanes: prefetches are paced by lines.
+template <class Operand>
+inline constexpr int line_steps = 4 / Operand::bytes;
+
 // Rows of a full strip: the largest tile that leaves room for its operands.
 template <class Operand>
 constexpr int full_strip() {
@@ -102,17 +106,20 @@ ROPEWALK_TILE void qk_tile(const typename Operand::row_element* q, int64_t q_str
     constexpr int vectors = P * panel_vectors;
     vf acc[R][vectors];
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int v = 0; v < vectors; ++v) acc[r][v] = zero(); }
-    for (int32_t d = 0; d < k_dim; d += Operand::planes) {
+    const auto step = [&](int32_t at) __attribute__((always_inline)) {
         typename Operand::vectors x[vectors];
-        ROPEWALK_UNROLL for (int p = 0; p < P; ++p) {
-            ahead.read();
-            Operand::read_group(k + p * panel_bytes, x + p * panel_vectors);
-        }
+        ROPEWALK_UNROLL for (int p = 0; p < P; ++p) Operand::read_group(k + p * panel_bytes, x + p * panel_vectors);
         ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
-            ROPEWALK_UNROLL for (int v = 0; v < vectors; ++v) acc[r][v] = Operand::accumulate(q + r * q_stride + d, x[v], acc[r][v]);
+            ROPEWALK_UNROLL for (int v = 0; v < vectors; ++v) acc[r][v] = Operand::accumulate(q + r * q_stride + at, x[v], acc[r][v]);
         }
         k += panel * Operand::bytes;
+    };
+    int32_t d = 0;
+    for (; d + line_steps<Operand> * Operand::planes <= k_dim; d += line_steps<Operand> * Operand::planes) {
+        for (int p = 0; p < P; ++p) ahead.read();
+        ROPEWALK_UNROLL for (int i = 0; i < line_steps<Operand>; ++i) step(d + i * Operand::planes);
     }
+    for (; d < k_dim; d += Operand::planes) step(d);
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
         ROPEWALK_UNROLL for (int v = 0; v < vectors; ++v) store(scores + r * score_stride + v * lanes, acc[r][v]);
     }
@@ -358,17 +365,20 @@ ROPEWALK_TILE void pv_tile(const typename Operand::row_element* p, int64_t p_str
         const vf factor(alpha != nullptr ? alpha[r] : 1.0f);
         ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) acc[r][i] = load(o + r * o_stride + i * lanes) * factor;
     }
-    for (int32_t t = 0; t < tokens; t += Operand::planes) {
+    const auto step = [&](int32_t at) __attribute__((always_inline)) {
         typename Operand::vectors x[vectors];
-        ROPEWALK_UNROLL for (int i = 0; i < D; ++i) {
-            ahead.read();
-            Operand::read_group(v + i * 16 * Operand::bytes, x + i * panel_vectors);
-        }
+        ROPEWALK_UNROLL for (int i = 0; i < D; ++i) Operand::read_group(v + i * 16 * Operand::bytes, x + i * panel_vectors);
         ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
-            ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) acc[r][i] = Operand::accumulate(p + r * p_stride + t, x[i], acc[r][i]);
+            ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) acc[r][i] = Operand::accumulate(p + r * p_stride + at, x[i], acc[r][i]);
         }
         v += step_bytes;
+    };
+    int32_t t = 0;
+    for (; t + line_steps<Operand> * Operand::planes <= tokens; t += line_steps<Operand> * Operand::planes) {
+        for (int i = 0; i < D; ++i) ahead.read();
+        ROPEWALK_UNROLL for (int i = 0; i < line_steps<Operand>; ++i) step(t + i * Operand::planes);
     }
+    for (; t < tokens; t += Operand::planes) step(t);
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) store(o + r * o_stride + i * lanes, acc[r][i]); }
 }
 
