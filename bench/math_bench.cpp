@@ -13,11 +13,12 @@ void exp2(benchmark::State& state, const simd::kernel_table& kernels, int64_t co
     run_paired(
         state, "GFLOP/s", static_cast<double>(count * repeats) * flops * 1e-9,
         [&](int64_t) {
+            const toolkit::stopwatch watch;
             for (int64_t r = 0; r < repeats; ++r) {
                 kernels.math.exp2(x.data(), y.data(), count);
                 benchmark::ClobberMemory();
             }
-            return status();
+            return watch.seconds();
         },
         [&](int64_t) { return toolkit::fma_roof(kernels.roof, serial, 0.002); });
 }

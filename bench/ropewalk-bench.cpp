@@ -14,42 +14,52 @@ void require(const status& s) {
     }
 }
 
-void for_targets(const std::string& operation, const std::string& rest,
-                 const std::function<void(benchmark::State&, const simd::kernel_table&)>& body) {
+void for_targets(const std::string& operation, const std::string& rest, const std::function<void(benchmark::State&, const simd::kernel_table&)>& body,
+                 int64_t iterations) {
     for (const target t : {target::avx2, target::avx512, target::avx512_bf16, target::neon, target::neon_bf16}) {
         const simd::kernel_table* kernels = simd::kernels_of(t);
         if (kernels == nullptr) continue;
         const std::string full = operation + "/" + std::string(name(t)) + "/" + rest;
-        benchmark::RegisterBenchmark(full.c_str(),
-                                     [=](benchmark::State& state) {
-                                         require(limit_target(t));
-                                         body(state, *kernels);
-                                     })
-            ->UseManualTime()
-            ->MeasureProcessCPUTime();
+        benchmark::internal::Benchmark* registered = benchmark::RegisterBenchmark(full.c_str(), [=](benchmark::State& state) {
+            require(limit_target(t));
+            body(state, *kernels);
+        });
+        registered->UseManualTime()->MeasureProcessCPUTime();
+        if (iterations != 0) registered->Iterations(iterations);
     }
 }
 
-void run_paired(benchmark::State& state, const char* unit, double amount, const std::function<status(int64_t)>& work,
-                const std::function<double(int64_t)>& roof) {
-    toolkit::paired_rates pairs;
+void samples::report(benchmark::State& state, const std::string& main) const {
+    for (const auto& [counter, values] : values_) state.counters[counter] = toolkit::median(values);
+    if (const auto found = values_.find(main); found != values_.end()) {
+        const toolkit::spread s = toolkit::spread_of(found->second);
+        state.counters["low"] = s.lowest;
+        state.counters["high"] = s.highest;
+    }
+}
+
+void run_iterations(benchmark::State& state, const std::string& main, const work_function& work, const after_function& after) {
+    samples counters;
     int64_t iteration = 0;
     for (auto unused : state) {
         (void)unused;
-        const toolkit::stopwatch watch;
-        const status done = work(iteration);
-        const double seconds = watch.seconds();
-        if (!done.ok()) return state.SkipWithError(done.text());
+        const double seconds = work(iteration);
         state.SetIterationTime(seconds);
-        pairs.add(amount / seconds, roof(iteration));
+        after(iteration, seconds, counters);
         ++iteration;
     }
-    if (pairs.empty()) return;
-    state.counters[unit] = pairs.rate().median;
-    state.counters[std::string("roof_") + unit] = pairs.roof().median;
-    state.counters["roof_share"] = pairs.share().median;
-    state.counters["share_low"] = pairs.share().lowest;
-    state.counters["share_high"] = pairs.share().highest;
+    counters.report(state, main);
+}
+
+void add_rate(samples& counters, const std::string& unit, double rate, double roof) {
+    counters.add(unit, rate);
+    counters.add("roof_" + unit, roof);
+    counters.add("roof_share", roof > 0.0 ? rate / roof : 0.0);
+}
+
+void run_paired(benchmark::State& state, const char* unit, double amount, const work_function& work, const std::function<double(int64_t)>& roof) {
+    run_iterations(state, "roof_share", work,
+                   [&](int64_t i, double seconds, samples& counters) { add_rate(counters, unit, amount / seconds, roof(i)); });
 }
 
 runtime::mapped_memory random_memory(int64_t bytes, dtype type) {
@@ -81,8 +91,13 @@ runtime::mapped_memory random_memory(int64_t bytes, dtype type) {
 }  // namespace ropewalk::bench
 
 int main(int argc, char** argv) {
-    ropewalk::bench::register_attention();
+    ropewalk::bench::register_decode();
+    ropewalk::bench::register_prefill();
+    ropewalk::bench::register_options();
+    ropewalk::bench::register_resident();
+    ropewalk::bench::register_scheduling();
     ropewalk::bench::register_rope();
+    ropewalk::bench::register_append();
     ropewalk::bench::register_math();
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;

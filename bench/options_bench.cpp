@@ -1,0 +1,70 @@
+// What ALiBi, softcap and sinks add to plain attention, and how much of it a sliding window leaves.
+#include "bench/attention_step.hpp"
+
+namespace ropewalk::bench {
+namespace {
+
+using change_function = std::function<void(attention_problem&)>;
+
+// Plain attention right after the one with the option, over another layer.
+// Counters: overhead = seconds / plain - 1; for windows time_share = seconds / plain, and work_share, that of the pairs of query and key.
+void compare_with_plain(benchmark::State& state, const pages_shape& shape, int64_t q_len, const change_function& change) {
+    const paged_layers& kv = layers_of(shape);
+    const attention_problem plain_problem = make_problem(shape);
+    attention_problem problem = plain_problem;
+    change(problem);
+    step s(problem, kv, q_len, shape.tokens, default_executor()), plain(plain_problem, kv, q_len, shape.tokens, default_executor());
+    const bool window = problem.span.left != plain_problem.span.left;
+    run_iterations(
+        state, window ? "time_share" : "overhead", [&](int64_t i) { return s.seconds(kv.pages(2 * i)); },
+        [&](int64_t i, double seconds, samples& counters) {
+            const double share = seconds / plain.seconds(kv.pages(2 * i + 1));
+            if (!window) return counters.add("overhead", share - 1.0);
+            counters.add("time_share", share);
+            counters.add("work_share", s.plan().flops() / plain.plan().flops());
+        });
+}
+
+// Numbers for each head, alive as long as the program: a plan copies them.
+const float* slopes_of(const attention_problem& problem) {
+    static std::vector<float> slopes;
+    slopes.resize(static_cast<std::size_t>(problem.heads));
+    require(alibi_slopes(slopes));
+    return slopes.data();
+}
+const float* sinks_of(const attention_problem& problem) {
+    static std::vector<float> sinks;
+    sinks.assign(static_cast<std::size_t>(problem.heads), 1.0f);
+    return sinks.data();
+}
+
+struct option {
+    const char* name;
+    change_function change;
+};
+
+void register_operation(const std::string& operation, const pages_shape& shape, int64_t q_len, const option& o) {
+    for_targets(operation + "_" + o.name, std::string(shape.preset.name) + "/" + shape.text(),
+                [=, change = o.change](benchmark::State& state, const simd::kernel_table&) { compare_with_plain(state, shape, q_len, change); });
+}
+
+}  // namespace
+
+void register_options() {
+    constexpr head_shape heads{32, 8, 128};
+    for (const option& o :
+         {option{"alibi", [](attention_problem& p) { p.alibi_slopes = slopes_of(p); }},
+          option{"softcap", [](attention_problem& p) { p.softcap = 50.0f; }}, option{"sink", [](attention_problem& p) { p.sinks = sinks_of(p); }}}) {
+        for (const char* preset : {"bf16", "fp32"}) {
+            for (const int64_t tokens : {4096, 16384}) register_operation("decode", {heads, *find_kv_preset(preset), tokens, 1, decode_bytes}, 1, o);
+            for (const int64_t tokens : {512, 2048}) register_operation("prefill", {heads, *find_kv_preset(preset), tokens}, tokens, o);
+        }
+    }
+    for (const option& o : {option{"window1024", [](attention_problem& p) { p.span = attention_span::sliding_window(1024); }},
+                            option{"window4096", [](attention_problem& p) { p.span = attention_span::sliding_window(4096); }}}) {
+        register_operation("decode", {heads, *find_kv_preset("bf16"), 16384, 1, decode_bytes}, 1, o);
+        register_operation("prefill", {heads, *find_kv_preset("bf16"), 8192}, 8192, o);
+    }
+}
+
+}  // namespace ropewalk::bench
