@@ -2,6 +2,7 @@
 #include "runtime/attention_plan.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -151,6 +152,54 @@ status check_plain_rows(const attention_batch& batch) {
     return {};
 }
 
+int64_t tree_words(int64_t q_len) { return (q_len + 63) / 64; }  // of a row
+
+// Row i of a tree: bit i and none above.
+status check_tree_row(const attention_batch& batch, std::size_t s, int64_t i, int64_t words) {
+    const int64_t first = batch.tree_indptr[s] + i * words;
+    for (int64_t w = words - 1; w >= i / 64; --w) {
+        const uint64_t word = batch.tree_masks[static_cast<std::size_t>(first + w)];
+        const int64_t highest = w * 64 + std::bit_width(word) - 1;
+        if (word != 0 && highest > i) {
+            return refuse(
+                status_code::invalid_argument, "batch.tree_masks[%lld] shows token %lld of sequence %zu drafted key %lld; must be at most %lld",
+                static_cast<long long>(first + w), static_cast<long long>(i), s, static_cast<long long>(highest), static_cast<long long>(i));
+        }
+        if (w == i / 64 && highest != i) {
+            return refuse(status_code::invalid_argument, "batch.tree_masks[%lld] hides token %lld of sequence %zu from itself; bit %lld must be set",
+                          static_cast<long long>(first + w), static_cast<long long>(i), s, static_cast<long long>(i % 64));
+        }
+    }
+    return {};
+}
+
+status check_trees(const attention_batch& batch) {
+    if (batch.tree_indptr.empty() && batch.tree_masks.empty()) return {};
+    const std::size_t sequences = batch.kv_lens.size();
+    if (auto s = check_indptr("tree_indptr", batch.tree_indptr, sequences, static_cast<int64_t>(batch.tree_masks.size())); !s) return s;
+    for (std::size_t s = 0; s < sequences; ++s) {
+        const int64_t given = batch.tree_indptr[s + 1] - batch.tree_indptr[s];
+        if (given == 0) continue;
+        const int64_t q_len = batch.q_indptr[s + 1] - batch.q_indptr[s], start = batch.kv_lens[s] - q_len, words = tree_words(q_len);
+        if (given != q_len * words) {
+            return refuse(status_code::invalid_argument, "batch.tree_indptr gives sequence %zu %lld words; must be q_len * ceil(q_len / 64) = %lld",
+                          s, static_cast<long long>(given), static_cast<long long>(q_len * words));
+        }
+        if (start < 0) {
+            return refuse(status_code::invalid_argument, "batch.kv_lens[%zu] is %lld; must be at least the %lld query tokens of its tree", s,
+                          static_cast<long long>(batch.kv_lens[s]), static_cast<long long>(q_len));
+        }
+        if (!batch.q_starts.empty() && batch.q_starts[s] != start) {
+            return refuse(status_code::invalid_argument, "batch.q_starts[%zu] is %lld; must be kv_len - q_len = %lld, as the sequence has a tree", s,
+                          static_cast<long long>(batch.q_starts[s]), static_cast<long long>(start));
+        }
+        for (int64_t i = 0; i < q_len; ++i) {
+            if (auto row = check_tree_row(batch, s, i, words); !row) return row;
+        }
+    }
+    return {};
+}
+
 void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type, dtype v_type) {
     simd::attend_shape& shape = plan.shape;
     shape = {};
@@ -183,17 +232,32 @@ void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type,
 
 // Keys that a block sees among those of chunks [chunk_first, chunk_last).
 simd::key_range seen_keys(const simd::attend_shape& shape, const simd::attend_block& rows, int64_t chunk_first, int64_t chunk_last) {
-    const simd::key_range seen = simd::visible_keys(shape, rows.position, rows.tokens, rows.kv_len);
+    const simd::key_range seen = simd::visible_keys(shape, rows);
     return {std::max(seen.first, chunk_first * simd::chunk_tokens), std::min(seen.last, chunk_last * simd::chunk_tokens)};
+}
+
+// Set bits [from, to) of a row of words.
+int64_t count_bits(const uint64_t* row, int64_t from, int64_t to) {
+    int64_t count = 0;
+    for (int64_t at = from, next; at < to; at = next) {
+        next = std::min(to, (at / 64 + 1) * 64);
+        count += std::popcount(row[at / 64] << (64 - (next - at) - at % 64) >> (64 - (next - at)));
+    }
+    return count;
 }
 
 // Pairs of a query token of the block and a key of these chunks that it sees.
 double count_pairs(const simd::attend_shape& shape, const simd::attend_block& rows, int64_t chunk_first, int64_t chunk_last) {
+    const int64_t drafted = simd::first_drafted(rows);
     double pairs = 0.0;
     for (int32_t t = 0; t < rows.tokens; ++t) {
-        const simd::key_range row = simd::visible_keys(shape, rows.position + t, 1, rows.kv_len);
+        const simd::key_range row = simd::visible_keys(shape, rows, t);
         const int64_t first = std::max(row.first, chunk_first * simd::chunk_tokens), last = std::min(row.last, chunk_last * simd::chunk_tokens);
-        pairs += static_cast<double>(std::max<int64_t>(0, last - first));
+        pairs += static_cast<double>(std::max<int64_t>(0, std::min(last, drafted) - first));
+        if (last > drafted) {
+            const uint64_t* bits = rows.tree_masks + t * tree_words(rows.drafted);
+            pairs += static_cast<double>(count_bits(bits, std::max<int64_t>(0, first - drafted), last - drafted));
+        }
     }
     return pairs;
 }
@@ -212,8 +276,10 @@ struct builder {
     std::size_t family_block = 0;  // where the blocks of the family begin that is being added
     int32_t block_rows = 0;        // limit, but one query token's group may be more
 
+    void add_trees();
     void add_blocks();
     void add_sequence(std::size_t s);
+    [[nodiscard]] plan_state::block block_of(std::size_t s, int64_t first, int32_t tokens) const;
     void add_block(std::size_t s, int64_t first, int32_t tokens);
     int64_t add_run(std::size_t block, std::size_t count, int64_t chunk_first, int64_t chunk_last);
     void end_family();
@@ -237,6 +303,28 @@ struct builder {
     }
 };
 
+// Copies the words and counts the depths, of a row before the window takes its far bits.
+void builder::add_trees() {
+    plan.tree_masks.assign(batch.tree_masks.begin(), batch.tree_masks.end());
+    plan.tree_depths.assign(batch.tree_masks.empty() ? 0 : static_cast<std::size_t>(plan.q_tokens), 0);
+    for (std::size_t s = 0; s + 1 < batch.tree_indptr.size(); ++s) {
+        if (batch.tree_indptr[s] == batch.tree_indptr[s + 1]) continue;
+        const int64_t tokens = batch.q_indptr[s + 1] - batch.q_indptr[s], words = tree_words(tokens);
+        int32_t* depth = plan.tree_depths.data() + batch.q_indptr[s];
+        uint64_t* row = plan.tree_masks.data() + batch.tree_indptr[s];
+        for (int64_t i = 0; i < tokens; ++i, row += words) {
+            for (int64_t w = 0; w < words; ++w) depth[i] += std::popcount(row[w]);
+            --depth[i];
+            for (int64_t w = 0; depth[i] > plan.shape.left && w < words; ++w) {
+                for (uint64_t left = row[w]; left != 0; left &= left - 1) {
+                    const int64_t j = w * 64 + std::countr_zero(left);
+                    if (depth[i] - depth[j] > plan.shape.left) row[w] &= ~(left & -left);
+                }
+            }
+        }
+    }
+}
+
 void builder::add_blocks() {
     const simd::attend_shape& shape = plan.shape;
     block_rows = std::clamp(most_floats / (shape.k_pad + 2 * shape.v_pad + simd::tile_tokens), 12, plan_state::most_rows);
@@ -256,14 +344,24 @@ void builder::add_blocks() {
 }
 
 // Query tokens first .. + tokens of a sequence, KV head 0.
-void builder::add_block(std::size_t s, int64_t first, int32_t tokens) {
+plan_state::block builder::block_of(std::size_t s, int64_t first, int32_t tokens) const {
     const bool paged = plan.shape.page_tokens != 0;
     const int64_t at = position(s) + first;
     const auto kv_len = static_cast<int32_t>(batch.kv_lens[s]);
     plan_state::block block;
     block.rows = {batch.q_indptr[s] + first, tokens, 0, at, kv_len, nullptr, paged ? 0 : batch.kv_indptr[s], nullptr};
     block.page_first = paged ? batch.page_indptr[s] : 0;
-    const simd::key_range seen = simd::visible_keys(plan.shape, at, tokens, kv_len);
+    if (!batch.tree_indptr.empty() && batch.tree_indptr[s] < batch.tree_indptr[s + 1]) {
+        block.rows.drafted = static_cast<int32_t>(batch.q_indptr[s + 1] - batch.q_indptr[s]);
+        block.tree_first = batch.tree_indptr[s] + first * tree_words(block.rows.drafted);
+        block.tree_tokens = batch.q_indptr[s];
+    }
+    return block;
+}
+
+void builder::add_block(std::size_t s, int64_t first, int32_t tokens) {
+    plan_state::block block = block_of(s, first, tokens);
+    const simd::key_range seen = simd::visible_keys(plan.shape, plan.rows_of(block));
     if (seen.first < seen.last) {
         block.chunk_first = seen.first / simd::chunk_tokens;
         block.chunk_last = round_up(seen.last, simd::chunk_tokens) / simd::chunk_tokens;
@@ -278,7 +376,7 @@ int64_t builder::add_run(std::size_t block, std::size_t count, int64_t chunk_fir
     double pairs = 0.0;
     int32_t rows = 0;
     for (std::size_t b = block; b < block + count; ++b) {
-        const simd::attend_block& part = plan.blocks[b].rows;
+        const simd::attend_block part = plan.rows_of(plan.blocks[b]);
         const simd::key_range seen = seen_keys(shape, part, chunk_first, chunk_last);
         keys = {std::min(keys.first, seen.first), std::max(keys.last, seen.last)};
         pairs += count_pairs(shape, part, chunk_first, chunk_last);
@@ -320,8 +418,8 @@ void builder::add_sequence(std::size_t s) {
         add_run(plan.blocks.size() - 1, 1, plan.blocks.back().chunk_first, plan.blocks.back().chunk_last);
     }
     if (q_tokens > 0) {
-        const simd::key_range seen =
-            simd::visible_keys(shape, position(s), static_cast<int32_t>(std::min(q_tokens, max_tokens - 1)), static_cast<int32_t>(batch.kv_lens[s]));
+        const plan_state::block whole = block_of(s, 0, static_cast<int32_t>(std::min(q_tokens, max_tokens - 1)));
+        const simd::key_range seen = simd::visible_keys(shape, plan.rows_of(whole));
         plan.kv_bytes += std::max<int64_t>(0, seen.last - seen.first) * token_bytes(shape) * shape.kv_heads;
     }
     end_family();
@@ -330,8 +428,8 @@ void builder::add_sequence(std::size_t s) {
 // ---- shared pages ------------------------------------------------------------------------------------------------------------------------------
 //
 // Sequences of few rows whose page tables agree in the first chunks they see read those once. In the order of their page tables, what has a prefix
-// in common lies together: a trie, whose nodes become runs of several blocks. Full chunks only; sequences that begin in different chunks of a
-// window are not compared. Even the smallest chunk (16 KiB) costs more to read again than the item that saves it.
+// in common lies together: a trie, whose nodes become runs of several blocks. Full chunks without drafted keys only; sequences that begin in
+// different chunks of a window are not compared. Even the smallest chunk (16 KiB) costs more to read again than the item that saves it.
 
 // Fills plan.candidates with the sequences that share something, group by group, and marks them.
 void builder::find_shared() {
@@ -344,9 +442,10 @@ void builder::find_shared() {
         const int64_t tokens = batch.q_indptr[s + 1] - batch.q_indptr[s];
         const int64_t kv_len = batch.kv_lens[s];
         if (tokens == 0 || kv_len < simd::chunk_tokens || 2 * tokens * shape.group > block_rows) continue;
-        const simd::key_range seen = simd::visible_keys(shape, position(s), static_cast<int32_t>(tokens), static_cast<int32_t>(kv_len));
+        const simd::attend_block rows = plan.rows_of(block_of(s, 0, static_cast<int32_t>(tokens)));
+        const simd::key_range seen = simd::visible_keys(shape, rows);
         const int64_t first = seen.first / simd::chunk_tokens;
-        const int64_t last = std::min(kv_len / simd::chunk_tokens, round_up(seen.last, simd::chunk_tokens) / simd::chunk_tokens);
+        const int64_t last = std::min(simd::first_drafted(rows) / simd::chunk_tokens, round_up(seen.last, simd::chunk_tokens) / simd::chunk_tokens);
         if (seen.first >= seen.last || first >= last) continue;
         plan_state::candidate c{0, static_cast<int32_t>(s), static_cast<int32_t>(first), static_cast<int32_t>(last), 0};
         c.key = first << 32 | *pages(c, first);
@@ -491,6 +590,7 @@ status build_plan(std::unique_ptr<plan_state>& slot, const attention_problem& pr
     if (auto s = check_problem(problem); !s) return s;
     if (concurrency < 1) return refuse(status_code::invalid_argument, "concurrency is %d; must be >= 1", concurrency);
     if (auto s = check_batch(batch, layout != nullptr); !s) return s;
+    if (auto s = check_trees(batch); !s) return s;
     if (layout != nullptr) {
         if (auto s = layout->validate(); !s) return s;
         if (layout->kv_heads != problem.kv_heads || layout->k_dim != problem.k_dim || layout->v_dim != problem.v_dim) {
@@ -531,6 +631,7 @@ status build_plan(std::unique_ptr<plan_state>& slot, const attention_problem& pr
         plan->page_ids.assign(batch.page_ids.begin(), batch.page_ids.end());
     }
     builder build{*plan, batch, concurrency};
+    build.add_trees();
     build.add_blocks();
     build.add_items();
     build.lay_out_workspace();

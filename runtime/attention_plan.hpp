@@ -16,8 +16,10 @@ struct attention_plan::state {
 
     // One (sequence, run of query tokens, KV head).
     struct block {
-        simd::attend_block rows;  // pointers are filled in by run(): a plan that moves must not point into itself
+        simd::attend_block rows;  // without pointers into the plan: see rows_of()
         int64_t page_first = 0;   // of the sequence, in page_ids
+        int64_t tree_first = 0;   // of the block's first token, in tree_masks
+        int64_t tree_tokens = 0;  // of the sequence, in tree_depths
         int64_t chunk_first = 0;  // of 512 keys, that any of its rows sees
         int64_t chunk_last = 0;
         int32_t parts = 0;     // items that leave partials for this block; none if its one item finishes it
@@ -57,6 +59,8 @@ struct attention_plan::state {
     std::vector<float> slopes;  // includes log2(e)
     std::vector<float> sinks;
     std::vector<int32_t> page_ids;
+    std::vector<uint64_t> tree_masks;  // as given, less what the window hides
+    std::vector<int32_t> tree_depths;  // [q_tokens] if there are trees
     std::vector<block> blocks;
     std::vector<item> items;
     // Of building; kept for their memory.
@@ -80,6 +84,17 @@ struct attention_plan::state {
     int64_t scratch_offset = 0;
     int64_t scratch_bytes = 0;  // per worker
     int64_t workspace_bytes = 0;
+
+    // What attend() takes. Good for as long as the plan is not rebuilt.
+    simd::attend_block rows_of(const block& b) const noexcept {
+        simd::attend_block rows = b.rows;
+        if (shape.page_tokens != 0) rows.page_ids = page_ids.data() + b.page_first;
+        if (rows.drafted != 0) {
+            rows.tree_masks = tree_masks.data() + b.tree_first;
+            rows.tree_depths = tree_depths.data() + b.tree_tokens;
+        }
+        return rows;
+    }
 };
 
 }  // namespace ropewalk

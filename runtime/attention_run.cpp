@@ -36,8 +36,7 @@ void run_item(const run_context& context, const attention_plan::state::item& ite
     const attention_plan::state& plan = context.plan;
     const attention_plan::state::block* blocks = &plan.blocks[static_cast<std::size_t>(item.block)];
     const auto place = [&](const attention_plan::state::block& block, int64_t chunk) {
-        simd::attend_block rows = block.rows;
-        if (plan.shape.page_tokens != 0) rows.page_ids = plan.page_ids.data() + block.page_first;
+        simd::attend_block rows = plan.rows_of(block);
         if (block.parts > 0) {
             rows.partials = reinterpret_cast<float*>(context.workspace + plan.partials_offset) + block.partial +
                             block.partial_index(chunk) * simd::partial_floats(int64_t{rows.tokens} * plan.shape.group, plan.shape.v_pad);

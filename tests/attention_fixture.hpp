@@ -57,9 +57,10 @@ struct sequence_input {
     int64_t q_len = 0, kv_len = 0;
     std::optional<int64_t> q_start;  // end-aligned if not given
     tensor q, k, v;
+    std::vector<uint64_t> tree = {};  // attention_batch::tree_masks
 
     static sequence_input random(const attention_problem& p, dtype k_type, dtype v_type, int64_t q_len, int64_t kv_len, std::mt19937& generator) {
-        sequence_input s{q_len, kv_len, {}, {}, {}, {}};
+        sequence_input s{q_len, kv_len, {}, {}, {}, {}, {}};
         s.q = tensor::random(p.q_type, q_len * p.heads * p.k_dim, generator);
         s.k = tensor::random(k_type, kv_len * p.kv_heads * p.k_dim, generator);
         s.v = tensor::random(v_type, kv_len * p.kv_heads * p.v_dim, generator);
@@ -102,7 +103,8 @@ inline kv_layout layout_of(const attention_problem& p, dtype k_type, dtype v_typ
 }
 
 struct batch_tables {
-    std::vector<int64_t> q_indptr{0}, kv_lens, q_starts, page_indptr{0}, kv_indptr{0};
+    std::vector<int64_t> q_indptr{0}, kv_lens, q_starts, page_indptr{0}, kv_indptr{0}, tree_indptr{0};
+    std::vector<uint64_t> tree_masks;
     std::vector<int32_t> page_ids;
 };
 
@@ -146,6 +148,8 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
         t.kv_lens.push_back(s.kv_len);
         t.q_starts.push_back(s.q_start.value_or(s.kv_len - s.q_len));
         t.kv_indptr.push_back(t.kv_indptr.back() + s.kv_len);
+        t.tree_masks.insert(t.tree_masks.end(), s.tree.begin(), s.tree.end());
+        t.tree_indptr.push_back(static_cast<int64_t>(t.tree_masks.size()));
         q.insert(q.end(), s.q.bytes.begin(), s.q.bytes.end());
         k.insert(k.end(), s.k.bytes.begin(), s.k.bytes.end());
         v.insert(v.end(), s.v.bytes.begin(), s.v.bytes.end());
@@ -160,6 +164,8 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     batch.q_indptr = t.q_indptr;
     batch.kv_lens = t.kv_lens;
     batch.q_starts = t.q_starts;
+    batch.tree_masks = t.tree_masks;
+    if (!t.tree_masks.empty()) batch.tree_indptr = t.tree_indptr;
     kv_layout layout =
         layout_of(p, options.k_pages.value_or(k_type), options.v_pages.value_or(v_type), options.page_tokens == 0 ? 64 : options.page_tokens);
     layout.hadamard = options.hadamard;
@@ -228,6 +234,7 @@ inline reference_result reference_of(const attention_problem& p, const sequence_
     r.softcap = p.softcap;
     r.left = p.span.left;
     r.right = p.span.right;
+    r.tree = s.tree;
     if (p.alibi_slopes != nullptr) r.slopes.assign(p.alibi_slopes, p.alibi_slopes + p.heads);
     if (p.sinks != nullptr) r.sinks.assign(p.sinks, p.sinks + p.heads);
     return reference_attention(r, s.q.value, s.k.value, s.v.value);

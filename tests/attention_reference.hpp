@@ -18,6 +18,15 @@ struct reference_problem {
     int64_t left = std::numeric_limits<int64_t>::max(), right = 0;
     std::vector<double> slopes;  // [heads] or empty
     std::vector<double> sinks;   // [heads] or empty
+    std::vector<uint64_t> tree;  // [q_len][ceil(q_len / 64)] or empty: attention_batch::tree_masks
+
+    bool drafted(int64_t j) const { return !tree.empty() && j >= kv_len - q_len; }
+    bool tree_bit(int64_t i, int64_t j) const { return (tree[static_cast<std::size_t>(i * ((q_len + 63) / 64) + j / 64)] >> (j % 64) & 1) != 0; }
+    int64_t tree_position(int64_t i) const {
+        int64_t seen = 0;
+        for (int64_t j = 0; j < q_len; ++j) seen += tree_bit(i, j);
+        return kv_len - q_len + seen - 1;
+    }
 };
 
 struct reference_result {
@@ -33,11 +42,13 @@ reference_result reference_attention(const reference_problem& p, const std::vect
     for (int64_t i = 0; i < p.q_len; ++i) {
         for (int32_t h = 0; h < p.heads; ++h) {
             const int32_t kv_head = h / (p.heads / p.kv_heads);
-            const int64_t position = p.q_start + i;
+            const int64_t position = p.tree.empty() ? p.q_start + i : p.tree_position(i);
             std::vector<double> scores;
             std::vector<int64_t> keys;
             for (int64_t j = 0; j < p.kv_len; ++j) {
-                if (position - j > p.left || j - position > p.right) continue;
+                const int64_t key_position = p.drafted(j) ? p.tree_position(j - (p.kv_len - p.q_len)) : j;
+                if (position - key_position > p.left || key_position - position > p.right) continue;
+                if (p.drafted(j) && !p.tree_bit(i, j - (p.kv_len - p.q_len))) continue;
                 double s = 0.0;
                 for (int32_t d = 0; d < p.k_dim; ++d) {
                     s += double(q[static_cast<std::size_t>((i * p.heads + h) * p.k_dim + d)]) *
@@ -45,7 +56,7 @@ reference_result reference_attention(const reference_problem& p, const std::vect
                 }
                 s *= p.scale;
                 if (p.softcap != 0.0) s = p.softcap * std::tanh(s / p.softcap);
-                if (!p.slopes.empty()) s -= p.slopes[static_cast<std::size_t>(h)] * std::fabs(double(position - j));
+                if (!p.slopes.empty()) s -= p.slopes[static_cast<std::size_t>(h)] * std::fabs(double(position - key_position));
                 scores.push_back(s);
                 keys.push_back(j);
             }

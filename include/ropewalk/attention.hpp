@@ -76,6 +76,16 @@ struct attention_batch {
     std::span<const int32_t> page_ids;
     // Plain keys: rows kv_indptr[s] .. + kv_len of the K and V views. Exactly one of page_indptr and kv_indptr is given.
     std::span<const int64_t> kv_indptr;  // [sequences + 1], ascending from 0
+    // Token trees for speculative verification (tree attention of SpecInfer, arXiv 2305.09781, and Medusa, arXiv 2401.10774): the query tokens
+    // of a sequence are the nodes of a tree of drafts, and each sees its ancestors and itself instead of all tokens before it. Masks are bits:
+    // sequence s owns words tree_masks[tree_indptr[s] .. tree_indptr[s + 1]), [q_len][ceil(q_len / 64)], of which bit j % 64 of word j / 64 of row i
+    // says that query token i sees the sequence's drafted key kv_len - q_len + j. A token sees itself (bit i of row i is set) and only tokens before
+    // it (no bit above i). Its position follows its depth: kv_len - q_len + (bits in row i) - 1, and that of its key likewise; span.left and ALiBi
+    // use these. Keys before kv_len - q_len are seen as the span says; span.right hides and shows nothing in a tree. Such a sequence has kv_len >=
+    // q_len and is end-aligned: q_starts is empty or has kv_len - q_len. One with an empty range has no tree; both spans are empty where none has.
+    // The words of a chain (row i: bits 0 .. i) give the bits of causal attention.
+    std::span<const uint64_t> tree_masks = {};
+    std::span<const int64_t> tree_indptr = {};  // [sequences + 1], ascending from 0
 };
 
 // What to do in a step: offsets only, no pointers to tensors, so one plan serves every layer of the same geometry. Building reuses the memory of the

@@ -26,6 +26,8 @@ struct workspace {
     float *m, *alpha, *total_m, *total_l, *slope, *distance, *exponent, *factor;  // [rows]
     int32_t *first, *last;                                                        // [rows] in the tile
     int64_t *position, *seen_first, *seen_last;                                   // [rows] in the sequence
+    uint32_t* bits;                                                               // [rows][tile_words] of a tile with drafted keys
+    float* token_position;                                                        // [tile_tokens] of such a tile
     std::byte* k_tile;                                                            // plain K/V: the tile as panels
     std::byte* v_tile;                                                            //            and as V groups
     float* rows16;                                                                // 16 rows in fp32 on their way into a panel
@@ -54,6 +56,8 @@ workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
     w.first = reinterpret_cast<int32_t*>(take(rows * 4));
     w.last = reinterpret_cast<int32_t*>(take(rows * 4));
     for (int64_t** array : {&w.position, &w.seen_first, &w.seen_last}) *array = reinterpret_cast<int64_t*>(take(rows * 8));
+    w.bits = reinterpret_cast<uint32_t*>(take(rows * tile_words * 4));
+    w.token_position = floats(tile_tokens);
     w.k_tile = take(plain ? tile_tokens / panel * panel_bytes(shape.k_type, shape.k_pad) : 0);
     w.v_tile = take(plain ? v_bytes(shape.v_type, shape.v_pad, tile_tokens) : 0);
     w.rows16 = floats(plain ? int64_t{panel} * std::max(shape.k_dim, shape.v_dim) : 0);
@@ -61,6 +65,23 @@ workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
     w.bytes = offset;
     return w;
 }
+
+// Position of a token of the block.
+int64_t query_position(const attend_block& block, int32_t token) {
+    const int64_t index = block.position + token;
+    return block.drafted == 0 ? index : first_drafted(block) + block.tree_depths[index - first_drafted(block)];
+}
+
+// 32 bits of a row of words from bit `from` on; zeros outside.
+uint32_t bits_from(const uint64_t* row, int64_t words, int64_t from) {
+    const auto word = [&](int64_t i) { return i >= 0 && i < words ? row[i] : 0; };
+    const int64_t i = from >> 6;
+    const int shift = static_cast<int>(from & 63);
+    return static_cast<uint32_t>(word(i) >> shift | (shift == 0 ? 0 : word(i + 1) << (64 - shift)));
+}
+
+// The lowest n of 32 bits.
+uint32_t low_bits(int64_t n) { return n <= 0 ? 0 : n >= 32 ? ~0u : (1u << n) - 1u; }
 
 // One attend() call: the blocks, their inputs and where it stands.
 struct walker {
@@ -84,6 +105,9 @@ struct walker {
     bool masks_non_finite(const v_run& run, int64_t first) const;
     void values_row(const pv_args& all, int64_t begin, int32_t r);
     void pack_plain(int64_t tile_first, int64_t begin, int64_t end);
+    void load_tree(int64_t begin, int32_t tokens);
+    uint32_t tree_bits(int32_t r, int64_t token) const;
+    bool sees(int32_t r, int64_t token) const;
     void fold(const attend_partial& part);
     void reduce_sums(float* l) const;
     void clear_total();
@@ -138,7 +162,7 @@ void walker::load_rows() {
     seen = {std::numeric_limits<int64_t>::max(), 0};
     for (int32_t b = 0, row = 0; b < blocks; ++b) {
         const attend_block& loaded = (&block)[b];
-        const key_range range = visible_keys(shape, loaded.position, loaded.tokens, loaded.kv_len);
+        const key_range range = visible_keys(shape, loaded);
         seen = {std::min(seen.first, range.first), std::max(seen.last, range.last)};
         load_block(loaded, row);
         row += loaded.tokens * shape.group;
@@ -160,8 +184,8 @@ void walker::load_block(const attend_block& loaded, int32_t first_row) {
         for (int32_t d = shape.k_dim; d < shape.k_pad; ++d) row[d] = 0.0f;
         if (shape.qk_arithmetic == dot_bf16) kernels.kv.store_row[bf16](row, w.q + r * q_stride_bytes(), shape.k_pad);
         if (shape.qk_arithmetic == dot_integer) kernels.attention.quantise_q[shape.k_type](row, shape.k_pad, w.q + r * q_stride_bytes());
-        const key_range range = visible_keys(shape, loaded.position + token, 1, loaded.kv_len);
-        w.position[r] = loaded.position + token;
+        const key_range range = visible_keys(shape, loaded, token);
+        w.position[r] = query_position(loaded, token);
         w.seen_first[r] = range.first;
         w.seen_last[r] = range.last;
         if (shape.alibi) w.slope[r] = tensors.slopes[head];
@@ -273,7 +297,7 @@ bool walker::non_finite(const v_run& run, int64_t from, int64_t to) const {
 
 // True if V holds Inf or NaN in the run's tokens that some row does not see; the run begins at token `first`.
 bool walker::masks_non_finite(const v_run& run, int64_t first) const {
-    int64_t common_first = first, common_last = first + run.tokens;  // seen by every row
+    int64_t common_first = first, common_last = std::min(first + run.tokens, first_drafted(block));  // seen by every row
     for (int32_t r = 0; r < rows; ++r) {
         common_first = std::max(common_first, w.seen_first[r]);
         common_last = std::min(common_last, w.seen_last[r]);
@@ -307,7 +331,7 @@ void walker::values_row(const pv_args& all, int64_t begin, int32_t r) {
     }
     const int64_t word = word_elements(shape.v_type), bytes = type_bytes(shape.v_type);
     for (int64_t t = 0; t < tokens; ++t) {
-        if (begin + t >= w.seen_first[r] && begin + t < w.seen_last[r]) continue;
+        if (sees(r, begin + t)) continue;
         if (scaled) {
             for (int32_t row = 0; row < scale_rows(); ++row) std::memset(w.v_clean + row * scale_row + t * step, 0, static_cast<std::size_t>(step));
         } else {
@@ -323,6 +347,31 @@ void walker::values_row(const pv_args& all, int64_t begin, int32_t r) {
     own.o += int64_t{r} * shape.v_pad;
     own.alpha += r;
     kernels.attention.pv[shape.v_type][shape.pv_arithmetic](own);
+}
+
+// Which of 32 tokens row r sees.
+uint32_t walker::tree_bits(int32_t r, int64_t token) const {
+    const int64_t drafted = first_drafted(block), words = (int64_t{block.drafted} + 63) / 64;
+    const uint32_t before = low_bits(drafted - token) & ~low_bits(w.seen_first[r] - token);
+    return before | bits_from(block.tree_masks + r / shape.group * words, words, token - drafted);
+}
+
+bool walker::sees(int32_t r, int64_t token) const {
+    if (token < w.seen_first[r] || token >= w.seen_last[r]) return false;
+    return token < first_drafted(block) || (tree_bits(r, token) & 1u) != 0;
+}
+
+// What the rows see of a tile with drafted keys, and the positions of its tokens relative to the first one's index. Several blocks never meet
+// drafted keys at once: see attend().
+void walker::load_tree(int64_t begin, int32_t tokens) {
+    for (int32_t r = 0; r < rows; ++r) {
+        for (int32_t i = 0; i < tile_words; ++i) w.bits[r * tile_words + i] = tree_bits(r, begin + i * 32);
+    }
+    const int64_t drafted = first_drafted(block);
+    for (int32_t t = 0; shape.alibi && t < tokens; ++t) {
+        const int64_t key = begin + t - drafted;
+        w.token_position[t] = static_cast<float>(key < 0 || key >= block.drafted ? t : drafted + block.tree_depths[key] - begin);
+    }
 }
 
 // Tokens [first, last) of the tile that begins at tile_first; next_first is where the next tile's panels begin (for prefetch), or -1.
@@ -343,10 +392,13 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
         w.last[r] = static_cast<int32_t>(std::clamp<int64_t>(w.seen_last[r] - begin, 0, tokens));
         if (shape.alibi) w.distance[r] = static_cast<float>(w.position[r] - begin);
     }
+    const bool tree = last > first_drafted(block);
+    if (tree) load_tree(begin, tokens);
     float* s = w.scores + (begin - tile_first);
     std::byte* p = w.p + (begin - tile_first) * (shape.pv_arithmetic == dot_bf16 ? 2 : 4);
     kernels.attention.softmax[shape.pv_arithmetic]({s, tile_tokens, rows, tokens, w.first, w.last, shape.scale, shape.softcap,
-                                                    shape.alibi ? w.slope : nullptr, w.distance, w.m, w.alpha, w.l, p});
+                                                    shape.alibi ? w.slope : nullptr, w.distance, w.m, w.alpha, w.l, p, tree ? w.bits : nullptr,
+                                                    w.token_position});
     const int64_t unit = shape.pv_arithmetic == dot_integer ? panel : word_elements(shape.v_type);
     values(tile_first, round_down(first, unit), round_up(last, unit), next_first, next_end);
 }
@@ -445,11 +497,22 @@ int choose_arithmetic(const attention_kernels& kernels, int kv_type, int q_type,
     return fma_fp32;
 }
 
-key_range visible_keys(const attend_shape& shape, int64_t position, int32_t tokens, int32_t kv_len) noexcept {
-    const int64_t last_position = position + tokens - 1;
+key_range visible_keys(const attend_shape& shape, const attend_block& block, int32_t token) noexcept {
+    const int64_t position = query_position(block, token), kv_len = block.kv_len;
     const int64_t first = shape.left >= position ? 0 : position - shape.left;
-    const int64_t last = shape.right >= kv_len - last_position - 1 ? kv_len : last_position + shape.right + 1;
+    // A token of a tree is the last one it sees. `first`, a position, bounds indices too: the index of a drafted key is at least its position.
+    if (block.drafted != 0) return {std::max<int64_t>(first, 0), block.position + token + 1};
+    const int64_t last = shape.right >= kv_len - position - 1 ? kv_len : position + shape.right + 1;
     return {std::clamp<int64_t>(first, 0, kv_len), std::clamp<int64_t>(last, 0, kv_len)};
+}
+
+key_range visible_keys(const attend_shape& shape, const attend_block& block) noexcept {
+    key_range seen{visible_keys(shape, block, 0).first, visible_keys(shape, block, block.tokens - 1).last};
+    // Without a tree the first token sees the first key.
+    for (int32_t token = 1; block.drafted != 0 && token < block.tokens; ++token) {
+        seen.first = std::min(seen.first, visible_keys(shape, block, token).first);
+    }
+    return seen;
 }
 
 int64_t attend_scratch_bytes(const attend_shape& shape, int32_t rows) noexcept { return carve(shape, rows, nullptr).bytes; }

@@ -39,7 +39,13 @@ struct attend_block {
     const int32_t* page_ids;  // paged
     int64_t kv_row;           // plain: of key 0 in k and v
     float* partials;          // unless attend() finishes the block: where it leaves its results
+    // Tree: the last `drafted` keys belong to the sequence's query tokens, and bits tell which of them a token sees. 0: no tree.
+    int32_t drafted = 0;
+    const uint64_t* tree_masks = nullptr;  // [tokens][ceil(drafted / 64)]: bit j of a row, it sees drafted key j <= its own
+    const int32_t* tree_depths = nullptr;  // [drafted] positions of the drafted keys, relative to kv_len - drafted
 };
+
+constexpr int64_t first_drafted(const attend_block& block) { return int64_t{block.kv_len} - block.drafted; }
 
 // The tensors of a run. Strides in elements.
 struct attend_tensors {
@@ -67,11 +73,12 @@ struct attend_partial {
     float* o;
 };
 
-// Keys [first, last) that any row of the block sees, as token indices; empty if first >= last.
+// Keys [first, last) that a token of the block sees (of a tree: with holes), or any of them, as token indices; empty if first >= last.
 struct key_range {
     int64_t first, last;
 };
-key_range visible_keys(const attend_shape& shape, int64_t position, int32_t tokens, int32_t kv_len) noexcept;
+key_range visible_keys(const attend_shape& shape, const attend_block& block, int32_t token) noexcept;
+key_range visible_keys(const attend_shape& shape, const attend_block& block) noexcept;
 
 // Bytes of scratch that attend() needs for blocks of up to `rows` rows, a multiple of 64. Scratch is 64-byte aligned.
 int64_t attend_scratch_bytes(const attend_shape& shape, int32_t rows) noexcept;
@@ -81,7 +88,7 @@ constexpr int64_t partial_floats(int64_t rows, int64_t v_pad) { return rows * (v
 constexpr attend_partial partial_at(float* base, int64_t rows) { return {base, base + rows, base + 2 * rows}; }
 
 // Chunks [chunk_first, chunk_last) of `count` blocks of one KV head, in one pass over K and V. More than one block: the pages of these chunks are the
-// same for all and full, and results go through partials. A row's result is the same whatever rows it shares the pass with.
+// same for all, full and free of drafted keys, and results go through partials. A row's result is the same whatever rows it shares the pass with.
 void attend(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block* blocks, int32_t count,
             int64_t chunk_first, int64_t chunk_last, chunk_results results, std::byte* scratch) noexcept;
 

@@ -233,15 +233,33 @@ void qk_dot(const qk_args& args) {
 
 // ---- softmax --------------------------------------------------------------------------------------------------------------------------------
 
-struct visible {
-    vf first, last;  // token indices of the row in this tile
-    ROPEWALK_INLINE vmask at(vf token) const { return token >= first && token < last; }
+// Which tokens of the tile a row sees: at(t, token) tells it for the tokens t .. of one vector, `token` being their indices as floats.
+struct all_tokens {};
+struct token_range {
+    vf first, last;
+    ROPEWALK_INLINE vmask at(int32_t, vf token) const { return token >= first && token < last; }
 };
+struct token_bits {
+    const uint32_t* words;
+    ROPEWALK_INLINE vmask at(int32_t t, vf) const { return mask_of_bits(words[t / 32] >> t % 32); }
+};
+template <class Seen>
+inline constexpr bool is_masked = !std::is_same_v<Seen, all_tokens>;
+
+// Calls f with what row r sees.
+template <class F>
+ROPEWALK_INLINE auto with_seen(const softmax_args& args, int32_t r, F f) {
+    if (args.bits != nullptr) return f(token_bits{args.bits + r * tile_words});
+    if (args.first[r] > 0 || args.last[r] < args.tokens) {
+        return f(token_range{vf(static_cast<float>(args.first[r])), vf(static_cast<float>(args.last[r]))});
+    }
+    return f(all_tokens{});
+}
 
 // The maximum of a row's scores in log2 units over the visible tokens. Softcap and bias are left in s; the scale alone is applied again when s is
 // read the second time, which costs nothing there.
-template <bool Softcap, bool Bias, bool Masked>
-ROPEWALK_INLINE float score_row(const softmax_args& args, int32_t r, float* s, const visible& seen) {
+template <bool Softcap, bool Bias, class Seen>
+ROPEWALK_INLINE float score_row(const softmax_args& args, int32_t r, float* s, const Seen& seen) {
     const vf minus_infinity(-__builtin_inff());
     const vf scale(Softcap ? args.scale / args.softcap : args.scale), cap(args.softcap);
     const vf slope(Bias ? -args.slope[r] : 0.0f), distance(Bias ? args.distance[r] : 0.0f);
@@ -255,9 +273,13 @@ ROPEWALK_INLINE float score_row(const softmax_args& args, int32_t r, float* s, c
             vf x = load(at);
             if constexpr (Softcap || Bias) x = x * scale;
             if constexpr (Softcap) x = tanh_core(x) * cap;
-            if constexpr (Bias) x = fmadd(slope, xsimd::abs(distance - token[v]), x);
+            if constexpr (Bias) {
+                vf position = token[v];
+                if constexpr (std::is_same_v<Seen, token_bits>) position = load(args.token_position + t + v * lanes);
+                x = fmadd(slope, xsimd::abs(distance - position), x);
+            }
             if constexpr (Softcap || Bias) store(at, x);
-            if constexpr (Masked) x = select(seen.at(token[v]), x, minus_infinity);
+            if constexpr (is_masked<Seen>) x = select(seen.at(t + v * lanes, token[v]), x, minus_infinity);
             best[v] = maximum(x, best[v]);
             token[v] = token[v] + vf(static_cast<float>(panel));
         }
@@ -286,8 +308,8 @@ struct bf16_probability {
 #endif
 
 // `scale` is what the scores in s still have to be multiplied by.
-template <class Probability, bool Masked>
-ROPEWALK_INLINE void probability_row(const softmax_args& args, int32_t r, const float* s, float scale, float reference, const visible& seen) {
+template <class Probability, class Seen>
+ROPEWALK_INLINE void probability_row(const softmax_args& args, int32_t r, const float* s, float scale, float reference, const Seen& seen) {
     auto* p = static_cast<std::byte*>(args.p) + r * args.score_stride * Probability::bytes;
     const vf factor(scale), m(reference), alpha(args.alpha[r]);
     vf sum[panel_vectors];
@@ -298,9 +320,9 @@ ROPEWALK_INLINE void probability_row(const softmax_args& args, int32_t r, const 
         ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
             // Not an FMA: the largest score is to be exactly m, so that its weight is exactly 1.
             vf x = exp2_core(load(s + t + v * lanes) * factor - m);
-            if constexpr (Masked) {
+            if constexpr (is_masked<Seen>) {
                 // A score of -inf gives 0 by itself, but a NaN in a masked slot must not get through.
-                x = select(seen.at(token[v]), x, zero());
+                x = select(seen.at(t + v * lanes, token[v]), x, zero());
                 token[v] = token[v] + vf(static_cast<float>(panel));
             }
             sum[v] = sum[v] + Probability::put(p + (t + v * lanes) * Probability::bytes, x);
@@ -315,15 +337,13 @@ inline constexpr int32_t softmax_batch = 16;
 
 template <class Probability, bool Softcap, bool Bias>
 void softmax_rows(const softmax_args& args) {
-    const auto masked = [&](int32_t r) { return args.first[r] > 0 || args.last[r] < args.tokens; };
-    const auto seen = [&](int32_t r) { return visible{vf(static_cast<float>(args.first[r])), vf(static_cast<float>(args.last[r]))}; };
     const float scale = Softcap || Bias ? 1.0f : args.scale;
     for (int32_t begin = 0; begin < args.rows; begin += softmax_batch) {
         const int32_t end = args.rows - begin < softmax_batch ? args.rows : begin + softmax_batch;
         float reference[softmax_batch], change[softmax_batch] = {};
         for (int32_t r = begin; r < end; ++r) {
             float* s = args.scores + r * args.score_stride;
-            const float best = masked(r) ? score_row<Softcap, Bias, true>(args, r, s, seen(r)) : score_row<Softcap, Bias, false>(args, r, s, seen(r));
+            const float best = with_seen(args, r, [&](const auto& seen) { return score_row<Softcap, Bias>(args, r, s, seen); });
             const float before = args.m[r];
             const float m = best > before ? best : before;
             // Relative to 0 while the row has seen nothing but -inf: all weights are 0 then.
@@ -335,11 +355,7 @@ void softmax_rows(const softmax_args& args) {
         for (int32_t r = begin; r < end; ++r) {
             args.alpha[r] = change[r - begin];
             const float* s = args.scores + r * args.score_stride;
-            if (masked(r)) {
-                probability_row<Probability, true>(args, r, s, scale, reference[r - begin], seen(r));
-            } else {
-                probability_row<Probability, false>(args, r, s, scale, reference[r - begin], seen(r));
-            }
+            with_seen(args, r, [&](const auto& seen) { probability_row<Probability>(args, r, s, scale, reference[r - begin], seen); });
         }
     }
 }

@@ -27,13 +27,18 @@ void softmax(const softmax_args& args) {
         float* s = args.scores + r * args.score_stride;
         float* p = static_cast<float*>(args.p) + r * args.score_stride;
         float* l = args.l + r * sum_lanes;
-        const int32_t first = args.first[r], last = args.last[r];
+        const auto seen = [&](int32_t t) {
+            if (args.bits != nullptr) return (args.bits[r * tile_words + t / 32] >> t % 32 & 1u) != 0;
+            return t >= args.first[r] && t < args.last[r];
+        };
         const float before = args.m[r];
         float m = before;
-        for (int32_t t = first; t < last; ++t) {
+        for (int32_t t = 0; t < args.tokens; ++t) {
+            if (!seen(t)) continue;
             double x = double{s[t]} * args.scale;
             if (args.softcap != 0.0f) x = args.softcap * std::tanh(x / args.softcap);
-            if (args.slope != nullptr) x -= double{args.slope[r]} * std::fabs(double{args.distance[r]} - t);
+            const double position = args.bits != nullptr && args.slope != nullptr ? double{args.token_position[t]} : t;
+            if (args.slope != nullptr) x -= double{args.slope[r]} * std::fabs(double{args.distance[r]} - position);
             s[t] = static_cast<float>(x);
             if (s[t] > m) m = s[t];
         }
@@ -42,7 +47,7 @@ void softmax(const softmax_args& args) {
         args.alpha[r] = m == before ? 1.0f : static_cast<float>(std::exp2(before - reference));
         for (int32_t lane = 0; lane < sum_lanes; ++lane) l[lane] *= args.alpha[r];
         for (int32_t t = 0; t < args.tokens; ++t) {
-            p[t] = t >= first && t < last ? static_cast<float>(std::exp2(s[t] - reference)) : 0.0f;
+            p[t] = seen(t) ? static_cast<float>(std::exp2(s[t] - reference)) : 0.0f;
             l[t % sum_lanes] += p[t];
         }
     }

@@ -20,11 +20,12 @@ inline constexpr int kv_type_count = 6;
 
 constexpr int32_t type_bytes(int type) { return type == fp32 ? 4 : 2; }  // of a tensor's element
 
-inline constexpr int32_t max_head_dim = 1024;  // of K and of V
-inline constexpr int32_t panel = 16;           // tokens in lanes
-inline constexpr int32_t tile_tokens = 128;    // softmax tile: part of the numeric contract
-inline constexpr int32_t chunk_tokens = 512;   // fold unit: part of the numeric contract
-inline constexpr int32_t sum_lanes = 16;       // lane t % 16 of a row sums token t: the same on every vector width
+inline constexpr int32_t max_head_dim = 1024;            // of K and of V
+inline constexpr int32_t panel = 16;                     // tokens in lanes
+inline constexpr int32_t tile_tokens = 128;              // softmax tile: part of the numeric contract
+inline constexpr int32_t tile_words = tile_tokens / 32;  // of one bit a token
+inline constexpr int32_t chunk_tokens = 512;             // fold unit: part of the numeric contract
+inline constexpr int32_t sum_lanes = 16;                 // lane t % 16 of a row sums token t: the same on every vector width
 
 // The largest power of two that divides a dim: the block of kv_layout::hadamard.
 constexpr int32_t hadamard_block(int32_t dim) { return dim & -dim; }
@@ -145,7 +146,7 @@ using qk_function = void (*)(const qk_args&);
 // Turns a tile of raw scores into probabilities relative to the running maximum, in units of log2.
 //   s = score * scale; with softcap: s = softcap * tanh(score * scale / softcap) [all in log2 units]; then s -= slope * |distance - t|
 //   m' = max(m, max s); alpha = 2^(m - m'); p = 2^(s - m'); l = l * alpha + p
-// Tokens outside [first, last) of a row get p = 0 without being looked at.
+// Tokens outside [first, last) of a row, or whose bit is clear, get p = 0 without being looked at.
 struct softmax_args {
     float* scores;  // [rows][score_stride], tokens 0 .. tokens - 1
     int64_t score_stride;
@@ -161,6 +162,9 @@ struct softmax_args {
     float* alpha;           // [rows] out: factor for what was accumulated before
     float* l;               // [rows][sum_lanes]
     void* p;                // [rows][score_stride]: fp32 (may be scores) or bf16, by the arithmetic of P.V
+    // Tree masks: [rows][tile_words], bit t % 32 of word t / 32 is set where the row sees token t; in place of first and last. Null is off.
+    const uint32_t* bits = nullptr;
+    const float* token_position = nullptr;  // [tokens] in place of t in the distance; read when slope and bits are given
 };
 using softmax_function = void (*)(const softmax_args&);
 

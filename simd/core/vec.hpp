@@ -162,6 +162,12 @@ ROPEWALK_INLINE vf iota() {
     return load(values);
 }
 
+// Lane i is true where bit i is set.
+ROPEWALK_INLINE vmask mask_of_bits(uint32_t bits) {
+    alignas(64) static constexpr int32_t powers[16] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+    return xsimd::to_float(vi(static_cast<int32_t>(bits)) & load_words(powers)) > zero();
+}
+
 // ---- 16-bit floats ------------------------------------------------------------------------------------------------------------------------
 
 // The upper halves of the words, moved down; zero above.

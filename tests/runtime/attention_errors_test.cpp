@@ -10,6 +10,8 @@ struct call {
     attention_problem problem;
     std::vector<int64_t> q_indptr{0, 2, 3}, kv_lens{40, 17}, q_starts, page_indptr{0, 3, 5}, kv_indptr;
     std::vector<int32_t> page_ids{4, 0, 2, 1, 3};
+    std::vector<uint64_t> tree_masks;
+    std::vector<int64_t> tree_indptr;
     kv_layout layout;
     int32_t page_count = 5, concurrency = 2;
     std::vector<float> q = std::vector<float>(3 * 4 * 16, 1.0f), out = std::vector<float>(3 * 4 * 16, 7.0f), lse = std::vector<float>(12, 7.0f);
@@ -29,7 +31,7 @@ struct call {
         q_view = dense_view(static_cast<const void*>(q.data()), dtype::fp32, 3, 4, 16);
         out_view = dense_view(static_cast<void*>(out.data()), dtype::fp32, 3, 4, 16);
     }
-    attention_batch batch() const { return {q_indptr, kv_lens, q_starts, page_indptr, page_ids, kv_indptr}; }
+    attention_batch batch() const { return {q_indptr, kv_lens, q_starts, page_indptr, page_ids, kv_indptr, tree_masks, tree_indptr}; }
     status build() { return plan.build(problem, batch(), layout, page_count, concurrency); }
     void expect_built() {
         const status s = build();
@@ -93,6 +95,59 @@ TEST(attention_errors, batch) {
     build_refuses("page_count", [](call& c) { c.page_count = -1; });
     build_refuses("layout", [](call& c) { c.layout.k_dim = 32; });
     build_refuses("page_tokens", [](call& c) { c.layout.page_tokens = 24; });
+}
+
+// Two drafts of the first sequence, none of the second.
+TEST(attention_errors, trees) {
+    const auto refuses = [](const char* argument, auto spoil) {
+        build_refuses(argument, [&](call& c) {
+            c.tree_masks = {0b01, 0b10};
+            c.tree_indptr = {0, 2, 2};
+            c.expect_built();
+            spoil(c);
+        });
+    };
+    refuses("tree_indptr has 0", [](call& c) { c.tree_indptr.clear(); });
+    refuses("tree_indptr has 2", [](call& c) { c.tree_indptr = {0, 2}; });
+    refuses("tree_indptr[0]", [](call& c) { c.tree_indptr[0] = 1; });
+    refuses("tree_indptr[1]", [](call& c) { c.tree_indptr[1] = 3; });
+    refuses("tree_indptr[2]", [](call& c) { c.tree_indptr[2] = 1; });
+    refuses("tree_indptr gives sequence 0 1 words", [](call& c) { c.tree_indptr = {0, 1, 1}; });
+    refuses("tree_indptr gives sequence 1 2 words", [](call& c) { c.tree_indptr = {0, 0, 2}; });
+    refuses("kv_lens[0]", [](call& c) { c.kv_lens[0] = 1; });
+    refuses("q_starts[0]", [](call& c) { c.q_starts = {37, 16}; });
+    refuses("tree_masks[0] hides", [](call& c) { c.tree_masks[0] = 0b00; });
+    refuses("tree_masks[1] hides", [](call& c) { c.tree_masks[1] = 0b01; });
+    refuses("tree_masks[0] shows token 0 of sequence 0 drafted key 1", [](call& c) { c.tree_masks[0] = 0b11; });
+    refuses("tree_masks[1] shows token 1 of sequence 0 drafted key 63", [](call& c) { c.tree_masks[1] |= uint64_t{1} << 63; });
+    call c;
+    c.tree_masks = {0b01, 0b10, 0b1};
+    c.tree_indptr = {0, 2, 3};
+    c.q_starts = {38, 16};
+    c.expect_built();
+    c.tree_masks.clear();
+    c.tree_indptr = {0, 0, 0};
+    c.q_starts = {7, 16};  // free again
+    c.expect_built();
+}
+
+// Rows of 65 tokens have two words: what is above a row's own bit may lie in either.
+TEST(attention_errors, trees_of_two_words) {
+    for (const auto& [word, argument] : {std::pair{1, "tree_masks[1] shows token 0 of sequence 0 drafted key 127"},
+                                         {127, "tree_masks[127] shows token 63 of sequence 0 drafted key 127"},
+                                         {129, "tree_masks[129] shows token 64 of sequence 0 drafted key 127"}}) {
+        call c;
+        c.q_indptr = {0, 65, 66};
+        c.kv_lens = {65, 17};
+        c.page_indptr = {0, 5, 7};
+        c.page_ids = {4, 0, 2, 1, 3, 4, 0};
+        c.tree_indptr = {0, 130, 130};
+        c.tree_masks.assign(130, 0);
+        for (std::size_t i = 0; i < 65; ++i) c.tree_masks[i * 2 + i / 64] = uint64_t{1} << (i % 64);
+        c.expect_built();
+        c.tree_masks[static_cast<std::size_t>(word)] |= uint64_t{1} << 63;
+        expect_refused(c.build(), status_code::invalid_argument, argument);
+    }
 }
 
 template <class Spoil>
@@ -231,6 +286,17 @@ TEST(attention_memory, run_allocates_nothing) {
 
 TEST(attention_memory, a_kept_plan_stops_allocating) {
     call c;
+    c.expect_built();
+    (void)c.build();
+    const int64_t before = allocation_count();
+    ASSERT_TRUE(c.build().ok());
+    EXPECT_EQ(allocation_count(), before);
+}
+
+TEST(attention_memory, a_kept_plan_with_trees_stops_allocating) {
+    call c;
+    c.tree_masks = {0b01, 0b10, 0b1};
+    c.tree_indptr = {0, 2, 3};
     c.expect_built();
     (void)c.build();
     const int64_t before = allocation_count();

@@ -16,6 +16,7 @@ struct member {
     int64_t q_len = 1, kv_len = 0;
     std::vector<int32_t> pages;  // numbers of contents; where they lie is the pool's affair
     std::optional<int64_t> q_start{};
+    std::vector<uint64_t> tree{};  // attention_batch::tree_masks
 };
 
 // Pages of random keys and values, in an order of its own, and queries for any batch.
@@ -61,9 +62,12 @@ struct pool {
             t.q_starts.push_back(m.q_start.value_or(m.kv_len - m.q_len));
             for (const int32_t page : m.pages) t.page_ids.push_back(place[static_cast<std::size_t>(page)]);
             t.page_indptr.push_back(static_cast<int64_t>(t.page_ids.size()));
+            t.tree_masks.insert(t.tree_masks.end(), m.tree.begin(), m.tree.end());
+            t.tree_indptr.push_back(static_cast<int64_t>(t.tree_masks.size()));
         }
         attention_plan built;
-        const status s = built.build(p, {t.q_indptr, t.kv_lens, t.q_starts, t.page_indptr, t.page_ids, {}}, layout, count, concurrency);
+        const attention_batch tables{t.q_indptr, t.kv_lens, t.q_starts, t.page_indptr, t.page_ids, {}, t.tree_masks, t.tree_indptr};
+        const status s = built.build(p, tables, layout, count, concurrency);
         EXPECT_TRUE(s.ok()) << s.text();
         return built;
     }
@@ -244,6 +248,32 @@ TEST(cascade, masks_and_biases_have_the_bits_of_each_sequence_alone) {
 }
 
 // One row of the pass sees an infinite value, its neighbour does not: the neighbour's result stays finite and the same.
+// Trees beside plain decode; then drafts that end where a shared chunk ends, whose pages are the same for all: that chunk is nobody's but theirs.
+TEST(cascade, trees_have_the_bits_of_each_sequence_alone) {
+    attention_problem p = problem(2);
+    const std::vector<float> slopes{0.5f, 0.25f, 0.125f, 0.0625f};
+    p.alibi_slopes = slopes.data();
+    for (const attention_span span : {attention_span::causal(), attention_span::sliding_window(700)}) {
+        p.span = span;
+        const pool kv(p, dtype::bf16, 40);
+        std::vector<member> batch = forks(4, 16, 100);
+        for (const std::size_t s : {1, 2}) {
+            batch[s].q_len = 5;
+            batch[s].tree = {0b00001, 0b00011, 0b00101, 0b01000 + s, 0b10011};
+        }
+        EXPECT_GT(most_blocks(kv.plan(batch, 1)), 1);
+        expect_same_bits(kv, batch);
+        for (member& m : batch) {
+            m.kv_len = 1024;
+            m.pages.resize(16);
+        }
+        const attention_plan same = kv.plan(batch, 1);
+        EXPECT_EQ(most_blocks(same), 4);
+        for (const auto& item : same.internals()->items) EXPECT_TRUE(item.count < 3 || item.chunk_last == 1);
+        expect_same_bits(kv, batch);
+    }
+}
+
 TEST(cascade, infinite_value_masked_for_one_sequence_only) {
     for (const dtype type : {dtype::fp32, dtype::bf16}) {
         const attention_problem p = problem(4);

@@ -208,6 +208,94 @@ TEST_P(attention_kernels_test, softmax_equals_reference) {
     }
 }
 
+// Bits in place of ranges, and with them the positions of the tokens; what a cleared bit hides is NaN.
+TEST_P(attention_kernels_test, softmax_of_bits_equals_reference) {
+    const uint32_t seed = 9;
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 generator(seed);
+    constexpr int32_t rows = 6, stride = 132;
+    struct run_state {
+        std::vector<float> s, m = std::vector<float>(rows, -1.0f), alpha = std::vector<float>(rows), l = std::vector<float>(rows * sum_lanes, 0.125f),
+                              p = std::vector<float>(rows * stride, canary);
+    };
+    for (const int32_t tokens : {16, 48, 128}) {
+        for (const int mode : {0, 1, 2, 3}) {  // softcap, ALiBi, both
+            const elements raw(fp32, rows * stride, generator);
+            const auto* values = reinterpret_cast<const float*>(raw.data);
+            std::vector<float> slope(rows, 0.25f), distance(rows, static_cast<float>(tokens / 2)), position(static_cast<std::size_t>(tokens));
+            for (float& x : position) x = static_cast<float>(static_cast<int32_t>(generator() % 50) - 10);
+            std::vector<uint32_t> bits(rows * tile_words);
+            for (uint32_t& word : bits) word = static_cast<uint32_t>(generator());
+            std::fill_n(bits.begin(), tile_words, 0u);  // row 0 sees nothing
+            std::fill_n(bits.begin() + tile_words, tile_words, ~0u);
+            const auto seen = [&](int32_t r, int32_t t) { return (bits[static_cast<std::size_t>(r * tile_words + t / 32)] >> (t % 32) & 1u) != 0; };
+            const auto run = [&](const kernel_table& table, run_state& state, float hidden) {
+                state.s.assign(values, values + rows * stride);
+                for (int32_t r = 0; r < rows; ++r) {
+                    for (int32_t t = 0; t < tokens; ++t) {
+                        if (!seen(r, t)) state.s[static_cast<std::size_t>(r * stride + t)] = hidden;
+                    }
+                }
+                table.attention.softmax[fma_fp32]({state.s.data(), stride, rows, tokens, nullptr, nullptr, 2.5f, mode % 2 != 0 ? 3.0f : 0.0f,
+                                                   mode / 2 != 0 ? slope.data() : nullptr, distance.data(), state.m.data(), state.alpha.data(),
+                                                   state.l.data(), state.p.data(), bits.data(), position.data()});
+            };
+            run_state got, poisoned, expected;
+            run(kernels, got, 0.0f);
+            run(kernels, poisoned, std::numeric_limits<float>::quiet_NaN());
+            run(reference, expected, std::numeric_limits<float>::quiet_NaN());
+            ASSERT_EQ(got.p, poisoned.p);
+            ASSERT_EQ(got.l, poisoned.l);
+            for (int32_t r = 0; r < rows; ++r) {
+                for (int32_t t = 0; t < stride; ++t) {
+                    const auto i = static_cast<std::size_t>(r * stride + t);
+                    if (t < tokens && !seen(r, t)) {
+                        ASSERT_EQ(got.p[i], 0.0f);
+                    }
+                    ASSERT_NEAR(got.p[i], expected.p[i], t < tokens ? 4e-6 : 0.0) << r << " " << t;
+                }
+            }
+            for (std::size_t i = 0; i < got.l.size(); ++i) ASSERT_NEAR(got.l[i], expected.l[i], 4e-5) << i;
+            for (std::size_t i = 0; i < rows; ++i) {
+                ASSERT_NEAR(got.m[i], expected.m[i], 4e-6);
+                ASSERT_NEAR(got.alpha[i], expected.alpha[i], 4e-6);
+            }
+        }
+    }
+}
+
+// The two ways to say the same mask give the same bits, on every arithmetic of P.V.
+TEST_P(attention_kernels_test, softmax_of_bits_equals_ranges) {
+    std::mt19937 generator(10);
+    constexpr int32_t rows = 5, tokens = tile_tokens;
+    const elements raw(fp32, rows * tokens, generator);
+    const auto* values = reinterpret_cast<const float*>(raw.data);
+    const std::vector<int32_t> first{0, 3, 32, 127, 40}, last{128, 97, 64, 128, 40};
+    std::vector<float> slope(rows, 0.25f), distance(rows, 100.0f), position(tokens);
+    std::vector<uint32_t> bits(rows * tile_words, 0);
+    for (int32_t t = 0; t < tokens; ++t) {
+        position[static_cast<std::size_t>(t)] = static_cast<float>(t);
+        for (int32_t r = 0; r < rows; ++r) {
+            const auto row = static_cast<std::size_t>(r);
+            if (t >= first[row] && t < last[row]) bits[static_cast<std::size_t>(r * tile_words + t / 32)] |= 1u << (t % 32);
+        }
+    }
+    for (int arithmetic = 0; arithmetic < arithmetic_count; ++arithmetic) {
+        if (kernels.attention.softmax[arithmetic] == nullptr) continue;
+        const auto run = [&](const uint32_t* words) {
+            std::vector<float> s(values, values + rows * tokens), m(rows, -1.0f), alpha(rows), l(rows * sum_lanes, 0.125f), p(s.size());
+            kernels.attention.softmax[arithmetic]({s.data(), tokens, rows, tokens, first.data(), last.data(), 2.5f, 3.0f, slope.data(),
+                                                   distance.data(), m.data(), alpha.data(), l.data(), p.data(), words, position.data()});
+            p.insert(p.end(), l.begin(), l.end());
+            p.insert(p.end(), m.begin(), m.end());
+            p.insert(p.end(), alpha.begin(), alpha.end());
+            return p;
+        };
+        const std::vector<float> of_bits = run(bits.data()), of_ranges = run(nullptr);
+        EXPECT_EQ(std::memcmp(of_bits.data(), of_ranges.data(), of_bits.size() * 4), 0) << "arithmetic " << arithmetic;
+    }
+}
+
 // q and p of the bf16 dot are exact here (small integers), so the dot must give what fp32 gives.
 TEST_P(attention_kernels_test, bf16_dot_is_exact_on_integers) {
     if (kernels.attention.qk[bf16][dot_bf16] == nullptr) GTEST_SKIP() << "no bf16 dot on this target";

@@ -77,10 +77,12 @@ placement place(const std::vector<int64_t>& kv_lens, int32_t page_tokens) {
     return p;
 }
 
-attention_batch batch_of(const std::vector<int64_t>& q_indptr, const std::vector<int64_t>& kv_lens) {
+attention_batch batch_of(const attention_case& c, const std::vector<int64_t>& q_indptr) {
     attention_batch batch;
     batch.q_indptr = q_indptr;
-    batch.kv_lens = kv_lens;
+    batch.kv_lens = c.kv_lens;
+    batch.tree_masks = c.tree_masks;
+    batch.tree_indptr = c.tree_indptr;
     return batch;
 }
 
@@ -88,7 +90,7 @@ attention_batch batch_of(const std::vector<int64_t>& q_indptr, const std::vector
 
 result<attention_output> run_contiguous(const attention_case& c, executor& on) {
     const std::vector<int64_t> q_indptr = offsets_of(c.q_lens), kv_indptr = offsets_of(c.kv_lens);
-    attention_batch batch = batch_of(q_indptr, c.kv_lens);
+    attention_batch batch = batch_of(c, q_indptr);
     batch.kv_indptr = std::span(kv_indptr);
     attention_plan plan;
     const status built = plan.build(c.problem, batch, dtype::fp32, dtype::fp32, on.concurrency());
@@ -114,7 +116,7 @@ result<attention_output> run_paged(const attention_case& c, int32_t page_tokens,
     if (!appended.ok()) return appended;
 
     const std::vector<int64_t> q_indptr = offsets_of(c.q_lens);
-    attention_batch batch = batch_of(q_indptr, c.kv_lens);
+    attention_batch batch = batch_of(c, q_indptr);
     batch.page_indptr = where.page_indptr;
     batch.page_ids = where.page_ids;
     attention_plan plan;

@@ -16,9 +16,11 @@ namespace ropewalk::toolkit {
 struct attention_case {
     attention_problem problem;  // its slopes and sinks point to what the check holds
     std::vector<int64_t> q_lens, kv_lens;
-    std::vector<float> q;  // [sum q_lens, heads, k_dim]
-    std::vector<float> k;  // [sum kv_lens, kv_heads, k_dim]
-    std::vector<float> v;  // [sum kv_lens, kv_heads, v_dim]; empty: the first v_dim dims of k
+    std::vector<float> q;              // [sum q_lens, heads, k_dim]
+    std::vector<float> k;              // [sum kv_lens, kv_heads, k_dim]
+    std::vector<float> v;              // [sum kv_lens, kv_heads, v_dim]; empty: the first v_dim dims of k
+    std::vector<uint64_t> tree_masks;  // attention_batch, empty: no trees
+    std::vector<int64_t> tree_indptr;
 };
 
 struct attention_output {

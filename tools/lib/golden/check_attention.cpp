@@ -159,6 +159,34 @@ status check_attention(golden_reader& golden, comparison& checks, executor& on) 
     return {};
 }
 
+// keep is a tree over the last q_tokens keys, as bits.
+status check_attention_mask(golden_reader& golden, comparison& checks, executor& on) {
+    golden_rows rows = rows_of(golden);
+    const int64_t heads = rows.c.problem.heads, past = golden.integer("past"), words = (rows.q_tokens + 63) / 64;
+    const std::vector<double> out = expected_rows(golden, "out_f64", rows.batch, heads, rows.q_tokens, rows.c.problem.v_dim);
+    const std::vector<double> lse = expected_rows(golden, "lse_f64", rows.batch, heads, rows.q_tokens, 0);
+    const std::vector<int64_t> keep = golden.integers("keep", {rows.q_tokens, rows.kv_tokens}).values;
+    golden.require(past == rows.kv_tokens - rows.q_tokens, "past must be the keys before the query tokens");
+    if (!golden.state().ok()) return {};
+    std::vector<uint64_t> tree(static_cast<std::size_t>(rows.q_tokens * words));
+    for (int64_t i = 0; i < rows.q_tokens; ++i) {
+        for (int64_t j = 0; j < rows.kv_tokens; ++j) {
+            const bool seen = keep[static_cast<std::size_t>(i * rows.kv_tokens + j)] != 0;
+            if (j < past && !seen) return {status_code::unsupported, "a mask that hides keys before the tree"};
+            if (j >= past && seen) tree[static_cast<std::size_t>(i * words + (j - past) / 64)] |= uint64_t{1} << ((j - past) % 64);
+        }
+    }
+    rows.c.tree_indptr = {0};
+    for (int64_t b = 0; b < rows.batch; ++b) {
+        rows.c.tree_masks.insert(rows.c.tree_masks.end(), tree.begin(), tree.end());
+        rows.c.tree_indptr.push_back(static_cast<int64_t>(rows.c.tree_masks.size()));
+    }
+    const result<attention_output> ran = run_all_ways(rows.c, checks, on);
+    if (!ran.ok()) return ran.state();
+    compare_output(checks, "", *ran, out, lse, tolerance_for(rows.c.problem, lse));
+    return {};
+}
+
 status check_attention_chunked(golden_reader& golden, comparison& checks, executor& on) {
     const golden_rows rows = rows_of(golden);
     const attention_problem& problem = rows.c.problem;
