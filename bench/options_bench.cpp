@@ -1,4 +1,4 @@
-// What ALiBi, softcap and sinks add to plain attention, and how much of it a sliding window leaves.
+// What ALiBi, softcap, sinks and tree masks add to plain attention, and how much of it a sliding window leaves.
 #include "bench/attention_step.hpp"
 
 namespace ropewalk::bench {
@@ -8,13 +8,7 @@ using change_function = std::function<void(attention_problem&)>;
 
 // Plain attention right after the one with the option, over another layer.
 // Counters: overhead = seconds / plain - 1; for windows time_share = seconds / plain, and work_share, that of the pairs of query and key.
-void compare_with_plain(benchmark::State& state, const pages_shape& shape, int64_t q_len, const change_function& change) {
-    const paged_layers& kv = layers_of(shape);
-    const attention_problem plain_problem = make_problem(shape);
-    attention_problem problem = plain_problem;
-    change(problem);
-    step s(problem, kv, q_len, shape.tokens, default_executor()), plain(plain_problem, kv, q_len, shape.tokens, default_executor());
-    const bool window = problem.span.left != plain_problem.span.left;
+void compare(benchmark::State& state, const paged_layers& kv, step& s, step& plain, bool window) {
     run_iterations(
         state, window ? "time_share" : "overhead", [&](int64_t i) { return s.seconds(kv.pages(2 * i)); },
         [&](int64_t i, double seconds, samples& counters) {
@@ -23,6 +17,31 @@ void compare_with_plain(benchmark::State& state, const pages_shape& shape, int64
             counters.add("time_share", share);
             counters.add("work_share", s.plan().flops() / plain.plan().flops());
         });
+}
+
+void compare_with_plain(benchmark::State& state, const pages_shape& shape, int64_t q_len, const change_function& change) {
+    const paged_layers& kv = layers_of(shape);
+    const attention_problem plain_problem = make_problem(shape);
+    attention_problem problem = plain_problem;
+    change(problem);
+    step s(problem, kv, q_len, shape.tokens, default_executor()), plain(plain_problem, kv, q_len, shape.tokens, default_executor());
+    compare(state, kv, s, plain, problem.span.left != plain_problem.span.left);
+}
+
+// A binary tree of `drafted` <= 64 tokens beside the chain of as many.
+void compare_tree(benchmark::State& state, const pages_shape& shape, int64_t drafted) {
+    const paged_layers& kv = layers_of(shape);
+    std::vector<uint64_t> masks;
+    for (int64_t i = 0; i < drafted; ++i) {
+        masks.push_back((uint64_t{1} << i) | (i > 0 ? masks[static_cast<std::size_t>((i - 1) / 2)] : 0));
+    }
+    const int64_t q_indptr[] = {0, drafted}, kv_lens[] = {shape.tokens};
+    attention_batch batch{q_indptr, kv_lens, {}, kv.page_indptr, kv.page_ids, {}};
+    step chain(make_problem(shape), kv, batch, default_executor());
+    batch.tree_masks = masks;
+    batch.tree_indptr = q_indptr;
+    step tree(make_problem(shape), kv, batch, default_executor());
+    compare(state, kv, tree, chain, false);
 }
 
 // Numbers for each head, alive as long as the program: a plan copies them.
@@ -59,6 +78,11 @@ void register_options() {
             for (const int64_t tokens : {4096, 16384}) register_operation("decode", {heads, *find_kv_preset(preset), tokens, 1, decode_bytes}, 1, o);
             for (const int64_t tokens : {512, 2048}) register_operation("prefill", {heads, *find_kv_preset(preset), tokens}, tokens, o);
         }
+    }
+    for (const int64_t drafted : {4, 16}) {
+        const pages_shape shape{heads, *find_kv_preset("bf16"), 8192, 1, decode_bytes};
+        for_targets("verify_tree", "bf16/" + shape.text() + "q" + std::to_string(drafted),
+                    [=](benchmark::State& state, const simd::kernel_table&) { compare_tree(state, shape, drafted); });
     }
     for (const option& o : {option{"window1024", [](attention_problem& p) { p.span = attention_span::sliding_window(1024); }},
                             option{"window4096", [](attention_problem& p) { p.span = attention_span::sliding_window(4096); }}}) {
