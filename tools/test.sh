@@ -29,7 +29,7 @@ if grep -qw avx512f /proc/cpuinfo; then has_avx512=1; fi
 # What is too slow for a sanitizer or an emulated processor and tells nothing new there: long sequences, checked in full by `release`.
 long='*B06*:*C20*:*D20*:*F06*'
 # Many shapes of the same: two minutes on each of qemu's processors.
-many='types/*matches_definition*:types/*same_bits*:types/*chain_is_causal*'
+many='types/*matches_definition*:types/*same_bits*:types/*chain_is_causal*:all/cascade_types*'
 # Thread sanitizer: whatever runs on more than one thread.
 single='attention.*:*attention_shapes*:attention_merge.*:attention_invariance.batch*:*C20*'
 # An -O0 build under emulation: a little of everything, for instructions that are too new.
