@@ -332,31 +332,25 @@ ROPEWALK_INLINE void probability_row(const softmax_args& args, int32_t r, const 
     for (int v = 0; v < panel_vectors; ++v) store(l + v * lanes, fmadd(load(l + v * lanes), alpha, sum[v]));
 }
 
-// Rows that are scored before the first of them becomes probabilities: a row's maximum is known some 25 cycles after its last score.
-inline constexpr int32_t softmax_batch = 16;
-
 template <class Probability, bool Softcap, bool Bias>
 void softmax_rows(const softmax_args& args) {
     const float scale = Softcap || Bias ? 1.0f : args.scale;
-    for (int32_t begin = 0; begin < args.rows; begin += softmax_batch) {
-        const int32_t end = args.rows - begin < softmax_batch ? args.rows : begin + softmax_batch;
-        float reference[softmax_batch], change[softmax_batch] = {};
-        for (int32_t r = begin; r < end; ++r) {
-            float* s = args.scores + r * args.score_stride;
-            const float best = with_seen(args, r, [&](const auto& seen) { return score_row<Softcap, Bias>(args, r, s, seen); });
-            const float before = args.m[r];
-            const float m = best > before ? best : before;
-            // Relative to 0 while the row has seen nothing but -inf: all weights are 0 then.
-            reference[r - begin] = m == -__builtin_inff() ? 0.0f : m;
-            if (m != before) change[r - begin] = before - m;
-            args.m[r] = m;
+    for (int32_t r = 0; r < args.rows; ++r) {
+        float* s = args.scores + r * args.score_stride;
+        const float best = with_seen(args, r, [&](const auto& seen) { return score_row<Softcap, Bias>(args, r, s, seen); });
+        const float before = args.m[r];
+        const float m = best > before ? best : before;
+        // Relative to 0 while the row has seen nothing but -inf: all weights are 0 then.
+        const float reference = m == -__builtin_inff() ? 0.0f : m;
+        args.m[r] = m;
+        float alpha = 1.0f;
+        if (m != before) {
+            float factors[lanes];
+            store(factors, exp2_core(vf(before - reference)));
+            alpha = factors[0];
         }
-        for (int32_t i = 0; i < softmax_batch; i += lanes) store(change + i, exp2_core(load(change + i)));
-        for (int32_t r = begin; r < end; ++r) {
-            args.alpha[r] = change[r - begin];
-            const float* s = args.scores + r * args.score_stride;
-            with_seen(args, r, [&](const auto& seen) { probability_row<Probability>(args, r, s, scale, reference[r - begin], seen); });
-        }
+        args.alpha[r] = alpha;
+        with_seen(args, r, [&](const auto& seen) { probability_row<Probability>(args, r, s, scale, reference, seen); });
     }
 }
 
