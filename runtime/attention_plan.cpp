@@ -18,6 +18,7 @@ namespace {
 
 using runtime::refuse;
 using runtime::round_up;
+using simd::tree_words;
 using plan_state = attention_plan::state;
 
 constexpr double log2e = 1.4426950408889634;
@@ -151,8 +152,6 @@ status check_plain_rows(const attention_batch& batch) {
     }
     return {};
 }
-
-int64_t tree_words(int64_t q_len) { return (q_len + 63) / 64; }  // of a row
 
 // Row i of a tree: bit i and none above.
 status check_tree_row(const attention_batch& batch, std::size_t s, int64_t i, int64_t words) {

@@ -125,7 +125,8 @@ struct walker {
         return unit - token % unit;
     }
     // Decode: memory is the limit, not arithmetic.
-    bool reads_once() const { return rows <= 16; }
+    bool reads_once() const { return rows <= few_rows; }
+    int64_t p_bytes() const { return shape.pv_arithmetic == dot_bf16 ? 2 : 4; }  // of one weight
     int64_t q_stride_bytes() const { return int64_t{shape.k_pad} * (shape.qk_arithmetic == dot_bf16 ? 2 : 4); }
     int64_t q_stride() const { return shape.qk_arithmetic == dot_integer ? q_stride_bytes() : shape.k_pad; }  // as qk_args has it
     int64_t k_bytes(int64_t tokens) const { return tokens / panel * panel_bytes(shape.k_type, shape.k_pad); }
@@ -263,7 +264,6 @@ void walker::values(int64_t tile_first, int64_t begin, int64_t end, int64_t next
     v_run runs[tile_tokens / panel];
     int32_t pieces = 0;
     const bool integer = shape.pv_arithmetic == dot_integer;
-    const int64_t p_bytes = shape.pv_arithmetic == dot_bf16 ? 2 : 4;
     bool blemished = false;
     for (int64_t token = begin; token < end; ++pieces) {
         const auto tokens = static_cast<int32_t>(std::min(piece_tokens(token), end - token));
@@ -276,7 +276,7 @@ void walker::values(int64_t tile_first, int64_t begin, int64_t end, int64_t next
         token += tokens;
     }
     const pv_args args{
-        w.p + (begin - tile_first) * p_bytes, tile_tokens, rows, runs, pieces, shape.page_tokens, shape.v_pad, w.o, shape.v_pad, w.alpha};
+        w.p + (begin - tile_first) * p_bytes(), tile_tokens, rows, runs, pieces, shape.page_tokens, shape.v_pad, w.o, shape.v_pad, w.alpha};
     if (!blemished) return kernels.attention.pv[shape.v_type][shape.pv_arithmetic](args);
     for (int32_t r = 0; r < rows; ++r) values_row(args, begin, r);
 }
@@ -340,7 +340,7 @@ void walker::values_row(const pv_args& all, int64_t begin, int32_t r) {
         }
     }
     pv_args own = all;
-    own.p = static_cast<const std::byte*>(all.p) + r * tile_tokens * (shape.pv_arithmetic == dot_bf16 ? 2 : 4);
+    own.p = static_cast<const std::byte*>(all.p) + r * tile_tokens * p_bytes();
     own.rows = 1;
     own.runs = runs;
     own.page_tokens = tile_tokens;
@@ -351,7 +351,7 @@ void walker::values_row(const pv_args& all, int64_t begin, int32_t r) {
 
 // Which of 32 tokens row r sees.
 uint32_t walker::tree_bits(int32_t r, int64_t token) const {
-    const int64_t drafted = first_drafted(block), words = (int64_t{block.drafted} + 63) / 64;
+    const int64_t drafted = first_drafted(block), words = tree_words(block.drafted);
     const uint32_t before = low_bits(drafted - token) & ~low_bits(w.seen_first[r] - token);
     return before | bits_from(block.tree_masks + r / shape.group * words, words, token - drafted);
 }
@@ -395,7 +395,7 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     const bool tree = last > first_drafted(block);
     if (tree) load_tree(begin, tokens);
     float* s = w.scores + (begin - tile_first);
-    std::byte* p = w.p + (begin - tile_first) * (shape.pv_arithmetic == dot_bf16 ? 2 : 4);
+    std::byte* p = w.p + (begin - tile_first) * p_bytes();
     kernels.attention.softmax[shape.pv_arithmetic]({s, tile_tokens, rows, tokens, w.first, w.last, shape.scale, shape.softcap,
                                                     shape.alibi ? w.slope : nullptr, w.distance, w.m, w.alpha, w.l, p, tree ? w.bits : nullptr,
                                                     w.token_position});

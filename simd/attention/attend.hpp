@@ -41,10 +41,11 @@ struct attend_block {
     float* partials;          // unless attend() finishes the block: where it leaves its results
     // Tree: the last `drafted` keys belong to the sequence's query tokens, and bits tell which of them a token sees. 0: no tree.
     int32_t drafted = 0;
-    const uint64_t* tree_masks = nullptr;  // [tokens][ceil(drafted / 64)]: bit j of a row, it sees drafted key j <= its own
+    const uint64_t* tree_masks = nullptr;  // [tokens][tree_words(drafted)]: bit j of a row, it sees drafted key j <= its own
     const int32_t* tree_depths = nullptr;  // [drafted] positions of the drafted keys, relative to kv_len - drafted
 };
 
+constexpr int64_t tree_words(int64_t drafted) { return (drafted + 63) / 64; }  // of a row of bits
 constexpr int64_t first_drafted(const attend_block& block) { return int64_t{block.kv_len} - block.drafted; }
 
 // The tensors of a run. Strides in elements.

@@ -94,9 +94,6 @@ constexpr int full_strip() {
     return ROPEWALK_X86_512 ? 12 : (Operand::planes == 1 ? 6 : 5);
 }
 
-// Rows up to which widening inside the tile is cheaper than a pass through scratch.
-inline constexpr int few_rows = 16;
-
 // ---- Q.K ------------------------------------------------------------------------------------------------------------------------------------
 
 // Scores of R rows against P panels.
@@ -466,12 +463,6 @@ void widen_column(const v_run& run, const pv_args& args, int32_t first, int32_t 
 // and written once a tile; in the page they are a power of two apart and fall into few L1 sets.
 inline constexpr int32_t column_dims = 16 * pass_panels;
 
-// Calls f(first dim, dims) for each column.
-template <class F>
-ROPEWALK_INLINE void for_columns(int32_t v_dim, F f) {
-    for (int32_t d = 0; d < v_dim; d += column_dims) f(d, v_dim - d < column_dims ? v_dim - d : column_dims);
-}
-
 // `widen(run, first, dims, out, ahead)` copies a column of a run to `out`, where a token takes token_bytes a dim.
 template <class Operand, class Widen>
 void pv_columns(const pv_args& args, int type, int64_t token_bytes, Widen widen) {
@@ -483,7 +474,8 @@ void pv_columns(const pv_args& args, int type, int64_t token_bytes, Widen widen)
         tokens += args.runs[i].tokens;
     }
     prefetcher nothing({}, 0);
-    for_columns(args.v_dim, [&](int32_t first, int32_t dims) {
+    for (int32_t first = 0; first < args.v_dim; first += column_dims) {
+        const int32_t dims = args.v_dim - first < column_dims ? args.v_dim - first : column_dims;
         std::byte* out = column;
         for (int32_t i = 0; i < args.pieces; ++i) {
             widen(args.runs[i], first, dims, out, ahead[i]);
@@ -491,7 +483,7 @@ void pv_columns(const pv_args& args, int type, int64_t token_bytes, Widen widen)
         }
         pv_strips<Operand>(args, static_cast<const std::byte*>(args.p), tokens, column, int64_t{dims} * Operand::bytes, dims, args.o + first,
                            args.alpha, nothing);
-    });
+    }
 }
 
 template <int Type>

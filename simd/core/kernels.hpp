@@ -122,6 +122,9 @@ inline constexpr int dot_bf16 = 1;  // bf16 pairs, q and p rounded to bf16; only
 inline constexpr int dot_integer = 2;
 inline constexpr int arithmetic_count = 3;
 
+// Rows up to which K and V are widened inside the tile and read from memory once, which is then the limit; more rows pass through scratch.
+inline constexpr int32_t few_rows = 16;
+
 // Lines that a kernel asks the memory for while it works: it touches `lines` lines from `next` on, spread evenly over its own reads.
 struct prefetch_run {
     const std::byte* next = nullptr;
