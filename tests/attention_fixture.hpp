@@ -267,6 +267,16 @@ inline error compare(const output& got, const std::vector<reference_result>& exp
     }
     return e;
 }
+// Against what the definition gives for the sequences.
+inline error compare(const attention_problem& p, const std::vector<sequence_input>& sequences, const output& got) {
+    std::vector<reference_result> expected;
+    double max_v = 1.0;
+    for (const sequence_input& s : sequences) {
+        expected.push_back(reference_of(p, s));
+        for (const float x : s.v.value) max_v = std::max(max_v, std::fabs(double{x}));
+    }
+    return compare(got, expected, max_v);
+}
 
 // fp32 arithmetic: a score is a chain of k_dim FMAs on unit-variance data, so its error is about eps * sqrt(k_dim), the weights inherit it, and the
 // sum over keys averages it. 16-bit dots round q and p to 2^-9 relative.

@@ -51,13 +51,7 @@ void expect_matches(const attention_problem& p, const std::vector<sequence_input
     std::vector<sequence_input> stored;
     options.stored = &stored;
     const output got = run_attention(p, batch, options);
-    std::vector<reference_result> expected;
-    double max_v = 1.0;
-    for (const sequence_input& s : stored) {
-        expected.push_back(reference_of(p, s));
-        for (const float x : s.v.value) max_v = std::max(max_v, std::fabs(double{x}));
-    }
-    const error e = compare(got, expected, max_v);
+    const error e = compare(p, stored, got);
     const double most = tolerance(p, *options.k_pages, *options.v_pages);
     EXPECT_LE(e.out, most) << "out, worst element " << e.out_at;
     // What q at integers does to a score reaches lse in full, where out has the spread of the weights between.

@@ -60,6 +60,16 @@ protected:
         p.precision = GetParam().precision;
         return p;
     }
+    attention_problem problem(int32_t heads, int32_t kv_heads, attention_span span, bool biased) const {
+        attention_problem p = problem(heads, kv_heads);
+        p.span = span;
+        if (biased) {
+            p.alibi_slopes = slopes;
+            p.sinks = sinks;
+            p.softcap = 20.0f;
+        }
+        return p;
+    }
     run_options options(int32_t page_tokens = 64) const {
         run_options o;
         o.page_tokens = GetParam().pages ? page_tokens : 0;
@@ -87,13 +97,7 @@ protected:
         std::vector<sequence_input> stored = batch;
         if (o.page_tokens != 0) o.stored = &stored;
         const output got = run_attention(p, batch, o);
-        std::vector<reference_result> expected;
-        double max_v = 1.0;
-        for (const sequence_input& s : stored) {
-            expected.push_back(reference_of(p, s));
-            for (const float x : s.v.value) max_v = std::max(max_v, std::fabs(double{x}));
-        }
-        const error e = compare(got, expected, max_v);
+        const error e = compare(p, stored, got);
         EXPECT_LE(e.out, most(p)) << "out, worst element " << e.out_at;
         // What rounding q does to a score reaches lse in full, where out has the spread of the weights between (quantised_attention_test.cpp).
         const bool rounded = p.q_type != dtype::fp32 || p.precision == attention_precision::fast;
@@ -119,13 +123,7 @@ TEST_P(tree_attention, masks_and_biases) {
     for (const attention_span span : {attention_span::causal(), attention_span::sliding_window(1), attention_span::sliding_window(5),
                                       attention_span::sliding_window(40), attention_span::symmetric(9), attention_span::full()}) {
         SCOPED_TRACE(testing::Message() << "left " << span.left);
-        attention_problem p = problem(4, 2);
-        p.span = span;
-        if (span.left != 4) {
-            p.alibi_slopes = slopes;
-            p.sinks = sinks;
-            p.softcap = 20.0f;
-        }
+        const attention_problem p = problem(4, 2, span, span.left != 4);
         expect_matches(p, {drafted(p, 16, 140), drafted(p, 65, 65), drafted(p, 100, 560)}, options(16));
     }
 }
@@ -165,13 +163,7 @@ TEST_P(tree_attention, a_row_equals_its_path) {
 
 TEST_P(tree_attention, a_chain_is_causal_bit_for_bit) {
     for (const attention_span span : {attention_span::causal(), attention_span::sliding_window(3), attention_span::sliding_window(50)}) {
-        attention_problem p = problem(4, 2);
-        p.span = span;
-        if (span.left != 2) {
-            p.alibi_slopes = slopes;
-            p.sinks = sinks;
-            p.softcap = 20.0f;
-        }
+        const attention_problem p = problem(4, 2, span, span.left != 2);
         for (const auto& [q_len, kv_len] : lengths{{1, 40}, {2, 2}, {16, 16}, {16, 135}, {64, 520}, {65, 130}, {200, 700}}) {
             sequence_input s = sequence(p, q_len, kv_len);
             const output causal = run_attention(p, {s}, options(16));
