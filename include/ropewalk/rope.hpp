@@ -4,6 +4,7 @@
 // in double precision and rounded once, so a rotation at position 10^6 is as exact as one at position 1.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -22,11 +23,24 @@ enum class rope_pairing : int32_t {
     interleaved = 1,  // (2i, 2i + 1): GPT-J, GLM, Cohere, Meta's Llama
 };
 
+// How phases are formed.
+//   exact   position * inv_freq in double, rounded once
+//   hf_f32  as transformers does on CPU: inv_freq and its product with the position are rounded to fp32, cos and sin are those of the rounded
+//   product.
+//           Given the same inv_freq, phases are the same bits. From some 32k positions on this differs visibly from the exact angle.
+enum class phase_mode : int32_t { exact = 0, hf_f32 = 1 };
+
 // Frequencies and amplitude: what distinguishes the families. Plain data; may be filled by hand.
 struct ROPEWALK_API rope_spec {
     std::vector<double> inv_freq;  // [rotary_dim / 2] radians per position; 0 leaves a pair unturned
     double amplitude = 1.0;        // multiplies cos and sin (YaRN's and LongRoPE's attention factor)
+    phase_mode phases = phase_mode::exact;
+    // Which of a token's positions turns pair i (M-RoPE and other multi-axis encodings): [rotary_dim / 2] values 0 .. 3, or empty: one position a
+    // token.
+    std::vector<uint8_t> axis_of_pair;
 
+    // Positions that a token has: 1 + the largest axis_of_pair.
+    [[nodiscard]] int32_t axes() const noexcept { return axis_of_pair.empty() ? 1 : 1 + *std::max_element(axis_of_pair.begin(), axis_of_pair.end()); }
     [[nodiscard]] int32_t rotary_dim() const noexcept { return static_cast<int32_t>(inv_freq.size()) * 2; }
 
     // inv_freq[i] = theta^(-2i/rotary_dim). Refuses a rotary_dim that is odd, negative or above 2048 (0 is legal: nothing turns) and theta <= 0.
@@ -48,9 +62,62 @@ struct ROPEWALK_API rope_spec {
     };
     static result<rope_spec> llama3(const llama3_parameters& parameters) noexcept;
 
+    // NTK-aware scaling with a fixed factor >= 1: theta' = theta * factor^(d/(d-2)). rotary_dim 2 is refused.
+    static result<rope_spec> ntk(int32_t rotary_dim, double theta, double factor) noexcept;
+    // The mixed form of kexue 9706 (vLLM, `mixed_b`): inv_freq[i] / exp(a (i+1)^b), a = ln(factor) / (d/2)^b.
+    static result<rope_spec> ntk_mixed(int32_t rotary_dim, double theta, double factor, double mixed_b) noexcept;
+    // Hunyuan: rope_type "dynamic" with `alpha`, not dynamic at all: theta' = theta * alpha^(d/(d-2)), alpha >= 1.
+    static result<rope_spec> ntk_alpha(int32_t rotary_dim, double theta, double alpha) noexcept;
+    // Dynamic NTK at a sequence of `length` tokens (transformers): theta' = theta * (factor T / L - (factor - 1))^(d/(d-2)), T = max(length, L), L =
+    // max_position. The spec of one length only: a live cache must be rotated anew when it changes, or be pinned to one length.
+    static result<rope_spec> dynamic_ntk(int32_t rotary_dim, double theta, double factor, double max_position, int64_t length) noexcept;
+
+    // YaRN (Peng et al., arXiv 2309.00071). attention_factor is the amplitude, as one number: yarn_amplitude() and yarn_amplitude_ratio() compute it
+    // by each stack's rule.
+    struct yarn_parameters {
+        int32_t rotary_dim = 128;
+        double theta = 10000.0;
+        double factor = 1.0;
+        double original_max_position = 4096.0;
+        double attention_factor = 1.0;
+        double beta_fast = 32.0;
+        double beta_slow = 1.0;
+        bool truncate = true;  // false (gpt-oss): the limits of the ramp are not rounded to whole pairs
+    };
+    static result<rope_spec> yarn(const yarn_parameters& parameters) noexcept;
+    // Grok 1's two forms: the ramp blends logarithms of frequencies; and theta' = theta^(ln(L s / 2 pi) / ln(L / 2 pi)) without a ramp (vLLM).
+    static result<rope_spec> yarn_log(const yarn_parameters& parameters) noexcept;
+    static result<rope_spec> theta_scale(int32_t rotary_dim, double theta, double factor, double original_max_position) noexcept;
+
+    // LongRoPE (Ding et al., arXiv 2402.13753), "su" in old configurations: inv_freq / short_factor while length <= original_max_position, /
+    // long_factor beyond. attention_factor 0: longrope_amplitude(factor, original_max_position).
+    struct longrope_parameters {
+        int32_t rotary_dim = 128;
+        double theta = 10000.0;
+        std::span<const double> short_factor, long_factor;  // [rotary_dim / 2]
+        double factor = 1.0;
+        double original_max_position = 4096.0;
+        double attention_factor = 0.0;
+    };
+    static result<rope_spec> longrope(const longrope_parameters& parameters, int64_t length) noexcept;
+
+    // Gemma 4: of head_dim / 2 pairs, the first int(partial_rotary_factor * head_dim / 2) turn with theta^(-2i/head_dim) / factor, the others stand
+    // still.
+    static result<rope_spec> proportional(int32_t head_dim, double theta, double partial_rotary_factor, double factor = 1.0) noexcept;
+
+    // inv_freq[i] / factors[i]: explicit factors, e.g. the tensor rope_freqs of GGUF files.
+    [[nodiscard]] result<rope_spec> divided(std::span<const double> factors) const noexcept;
+
     // At most 1024 frequencies, each finite and >= 0 (up to 2^52); an amplitude > 0 (2^-100 .. 2^100, so that it fits fp32).
     [[nodiscard]] status validate() const noexcept;
 };
+
+// Amplitudes by the rules of the stacks. YaRN: slope ln(factor) + 1 (1 for factor <= 1); slope 0.1 is the paper's, TeleChat 3 has 0.07.
+ROPEWALK_API double yarn_amplitude(double factor, double slope = 0.1) noexcept;
+// DeepSeek: yarn_amplitude(factor, 0.1 mscale) / yarn_amplitude(factor, 0.1 mscale_all_dim).
+ROPEWALK_API double yarn_amplitude_ratio(double factor, double mscale, double mscale_all_dim) noexcept;
+// LongRoPE: sqrt(1 + ln(factor) / ln(original_max_position)), 1 for factor <= 1.
+ROPEWALK_API double longrope_amplitude(double factor, double original_max_position) noexcept;
 
 // cos and sin of a spec, in fp32, for every position from 0 to 2^31 - 1.
 //
