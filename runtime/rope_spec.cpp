@@ -84,10 +84,15 @@ struct base_frequencies {
 
     // theta^(-2i/dim)
     double operator()(int32_t i) const noexcept { return divided(i, 1.0); }
-    // theta^(-2i/dim) / divisor, which transformers forms as the inverse of a product.
+    // theta^(-2i/dim) / divisor, which transformers forms as the inverse of a product. torch's fp32 power is off by a few hundredths of an ulp before
+    // it is rounded, so that near the middle of two values it may be either; the inverses of two neighbours may lie two ulps apart: then the one
+    // between.
     double divided(int32_t i, double divisor) const noexcept {
         if (phases == phase_mode::exact) return std::pow(theta, -2.0 * i / dim) / divisor;
-        return r(1.0 / r(r(divisor) * r(std::pow(r(theta), r(2.0 * i / dim)))));
+        const double power = std::pow(r(theta), r(2.0 * i / dim)), error = 0x1p-28 * power;
+        const auto inverse = [&](double near) { return r(1.0 / r(r(divisor) * r(near))); };
+        const double most = inverse(power - error), least = inverse(power + error), middle = r((most + least) / 2.0);
+        return middle == most || middle == least ? inverse(power) : middle;
     }
 };
 
@@ -235,10 +240,9 @@ result<rope_spec> rope_spec::dynamic_ntk(int32_t rotary_dim, double theta, doubl
     if (const status s = check_positive("max_position", max_position); !s.ok()) return s;
     if (const status s = check_length(length); !s.ok()) return s;
     if (const status s = check_ntk_dim(rotary_dim); !s.ok()) return s;
-    const stepwise r(phases);
     const double longest = std::max(static_cast<double>(length), max_position);
-    const double growth = r(r(r(r(factor) * r(longest)) / r(max_position)) - r(factor - 1.0));
-    return standard(rotary_dim, r(r(theta) * r(std::pow(growth, r(rotary_dim / (rotary_dim - 2.0))))), phases);
+    const double growth = factor * longest / max_position - (factor - 1.0);
+    return standard(rotary_dim, theta * std::pow(growth, rotary_dim / (rotary_dim - 2.0)), phases);
 }
 
 result<rope_spec> rope_spec::yarn(const yarn_parameters& parameters, phase_mode phases) noexcept {
