@@ -59,8 +59,7 @@ ROPEWALK_API status kv_rerotate(const kv_pages& pages, std::span<const int64_t> 
                                 const rope_table& to, const rope_options& options = {}, executor& on = default_executor()) noexcept;
 
 // Moves keys that lie in pages by deltas [tokens] positions (either sign, |delta| < 2^31): R(p + delta) from R(p), for instance after tokens before
-// them were evicted. The amplitude is not applied again; a key whose delta is 0 is not written. All else as kv_rerotate. With phase_mode::hf_f32 the
-// turn is that of the rounded phase of delta: the result differs from keys rotated at p + delta by the rounding of three phases.
+// them were evicted. The amplitude is not applied again; a key whose delta is 0 is not written. All else as kv_rerotate.
 ROPEWALK_API status kv_shift(const kv_pages& pages, std::span<const int64_t> slots, std::span<const int64_t> deltas, const rope_table& table,
                              const rope_options& options = {}, executor& on = default_executor()) noexcept;
 

@@ -104,8 +104,10 @@ status check_hf_f32(golden_reader& golden, int32_t rotary_dim, const std::vector
     const std::vector<float> cos_columns = single_columns(cos, pairs), sin_columns = single_columns(sin, pairs);
     std::vector<float> cos_rows(cos_columns.size()), sin_rows(sin_columns.size());
     if (const status s = read_rows(*table, positions, cos_rows, sin_rows); !s.ok()) return s;
-    check_ulps("fp32 cos", cos_rows, cos_columns, 1.0, checks);
-    check_ulps("fp32 sin", sin_rows, sin_columns, 1.0, checks);
+    // torch's cos and sin are within an ulp of the rounded ones; a product with the amplitude makes that up to two.
+    const double ulps = amplitude[0] == 1.0f ? 1.0 : 2.0;
+    check_ulps("fp32 cos", cos_rows, cos_columns, ulps, checks);
+    check_ulps("fp32 sin", sin_rows, sin_columns, ulps, checks);
     return {};
 }
 
