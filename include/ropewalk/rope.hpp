@@ -26,8 +26,10 @@ enum class rope_pairing : int32_t {
 // How phases are formed.
 //   exact   position * inv_freq in double, rounded once
 //   hf_f32  as transformers does on CPU: inv_freq and its product with the position are rounded to fp32, cos and sin are those of the rounded
-//   product.
-//           Given the same inv_freq, phases are the same bits. From some 32k positions on this differs visibly from the exact angle.
+//           product. Given the same inv_freq, phases are the same bits. From some 32k positions on this differs visibly from the exact angle, and
+//           phases do not add up: a shift differs from rotating at its target by the rounding of both.
+// Every family below takes the mode as its last argument: with hf_f32 it forms inv_freq in the steps of transformers, each rounded to fp32, which
+// gives the same values but for an ulp here and there (torch's power is not rounded correctly). Forms that transformers lacks are rounded likewise.
 enum class phase_mode : int32_t { exact = 0, hf_f32 = 1 };
 
 // Frequencies and amplitude: what distinguishes the families. Plain data; may be filled by hand.
@@ -44,10 +46,10 @@ struct ROPEWALK_API rope_spec {
     [[nodiscard]] int32_t rotary_dim() const noexcept { return static_cast<int32_t>(inv_freq.size()) * 2; }
 
     // inv_freq[i] = theta^(-2i/rotary_dim). Refuses a rotary_dim that is odd, negative or above 2048 (0 is legal: nothing turns) and theta <= 0.
-    static result<rope_spec> standard(int32_t rotary_dim, double theta) noexcept;
+    static result<rope_spec> standard(int32_t rotary_dim, double theta, phase_mode phases = phase_mode::exact) noexcept;
 
     // Position interpolation (Chen et al., arXiv 2306.15595): inv_freq / factor, factor >= 1.
-    static result<rope_spec> linear(int32_t rotary_dim, double theta, double factor) noexcept;
+    static result<rope_spec> linear(int32_t rotary_dim, double theta, double factor, phase_mode phases = phase_mode::exact) noexcept;
 
     // Llama 3.1 (transformers, rope_type "llama3"). With wavelength w = 2 pi / inv_freq and L = original_max_position:
     //   w < L/high_freq_factor: kept;  w > L/low_freq_factor: / factor;  between: blended by t = (L/w - low) / (high - low).
@@ -60,20 +62,23 @@ struct ROPEWALK_API rope_spec {
         double high_freq_factor = 4.0;
         double original_max_position = 8192.0;
     };
-    static result<rope_spec> llama3(const llama3_parameters& parameters) noexcept;
+    static result<rope_spec> llama3(const llama3_parameters& parameters, phase_mode phases = phase_mode::exact) noexcept;
 
     // NTK-aware scaling with a fixed factor >= 1: theta' = theta * factor^(d/(d-2)). rotary_dim 2 is refused.
-    static result<rope_spec> ntk(int32_t rotary_dim, double theta, double factor) noexcept;
+    static result<rope_spec> ntk(int32_t rotary_dim, double theta, double factor, phase_mode phases = phase_mode::exact) noexcept;
     // The mixed form of kexue 9706 (vLLM, `mixed_b`): inv_freq[i] / exp(a (i+1)^b), a = ln(factor) / (d/2)^b.
-    static result<rope_spec> ntk_mixed(int32_t rotary_dim, double theta, double factor, double mixed_b) noexcept;
+    static result<rope_spec> ntk_mixed(int32_t rotary_dim, double theta, double factor, double mixed_b,
+                                       phase_mode phases = phase_mode::exact) noexcept;
     // Hunyuan: rope_type "dynamic" with `alpha`, not dynamic at all: theta' = theta * alpha^(d/(d-2)), alpha >= 1.
-    static result<rope_spec> ntk_alpha(int32_t rotary_dim, double theta, double alpha) noexcept;
+    static result<rope_spec> ntk_alpha(int32_t rotary_dim, double theta, double alpha, phase_mode phases = phase_mode::exact) noexcept;
     // Dynamic NTK at a sequence of `length` tokens (transformers): theta' = theta * (factor T / L - (factor - 1))^(d/(d-2)), T = max(length, L), L =
     // max_position. The spec of one length only: a live cache must be rotated anew when it changes, or be pinned to one length.
-    static result<rope_spec> dynamic_ntk(int32_t rotary_dim, double theta, double factor, double max_position, int64_t length) noexcept;
+    static result<rope_spec> dynamic_ntk(int32_t rotary_dim, double theta, double factor, double max_position, int64_t length,
+                                         phase_mode phases = phase_mode::exact) noexcept;
 
     // YaRN (Peng et al., arXiv 2309.00071). attention_factor is the amplitude, as one number: yarn_amplitude() and yarn_amplitude_ratio() compute it
-    // by each stack's rule.
+    // by each stack's rule. Limits are formed in double. Refused: factor < 1, theta <= 1, beta_fast < beta_slow (equal is legal: a step), and a
+    // length so short or long that the ramp would run backwards.
     struct yarn_parameters {
         int32_t rotary_dim = 128;
         double theta = 10000.0;
@@ -84,13 +89,15 @@ struct ROPEWALK_API rope_spec {
         double beta_slow = 1.0;
         bool truncate = true;  // false (gpt-oss): the limits of the ramp are not rounded to whole pairs
     };
-    static result<rope_spec> yarn(const yarn_parameters& parameters) noexcept;
+    static result<rope_spec> yarn(const yarn_parameters& parameters, phase_mode phases = phase_mode::exact) noexcept;
     // Grok 1's two forms: the ramp blends logarithms of frequencies; and theta' = theta^(ln(L s / 2 pi) / ln(L / 2 pi)) without a ramp (vLLM).
-    static result<rope_spec> yarn_log(const yarn_parameters& parameters) noexcept;
-    static result<rope_spec> theta_scale(int32_t rotary_dim, double theta, double factor, double original_max_position) noexcept;
+    static result<rope_spec> yarn_log(const yarn_parameters& parameters, phase_mode phases = phase_mode::exact) noexcept;
+    static result<rope_spec> theta_scale(int32_t rotary_dim, double theta, double factor, double original_max_position,
+                                         phase_mode phases = phase_mode::exact) noexcept;
 
     // LongRoPE (Ding et al., arXiv 2402.13753), "su" in old configurations: inv_freq / short_factor while length <= original_max_position, /
-    // long_factor beyond. attention_factor 0: longrope_amplitude(factor, original_max_position).
+    // long_factor beyond. attention_factor 0: longrope_amplitude(factor, original_max_position). Refused: lists of another length than one entry a
+    // pair, entries <= 0. rope_schedule (rope_cache.hpp) tells when a growing sequence crosses.
     struct longrope_parameters {
         int32_t rotary_dim = 128;
         double theta = 10000.0;
@@ -99,16 +106,18 @@ struct ROPEWALK_API rope_spec {
         double original_max_position = 4096.0;
         double attention_factor = 0.0;
     };
-    static result<rope_spec> longrope(const longrope_parameters& parameters, int64_t length) noexcept;
+    static result<rope_spec> longrope(const longrope_parameters& parameters, int64_t length, phase_mode phases = phase_mode::exact) noexcept;
 
     // Gemma 4: of head_dim / 2 pairs, the first int(partial_rotary_factor * head_dim / 2) turn with theta^(-2i/head_dim) / factor, the others stand
     // still.
-    static result<rope_spec> proportional(int32_t head_dim, double theta, double partial_rotary_factor, double factor = 1.0) noexcept;
+    static result<rope_spec> proportional(int32_t head_dim, double theta, double partial_rotary_factor, double factor = 1.0,
+                                          phase_mode phases = phase_mode::exact) noexcept;
 
     // inv_freq[i] / factors[i]: explicit factors, e.g. the tensor rope_freqs of GGUF files.
     [[nodiscard]] result<rope_spec> divided(std::span<const double> factors) const noexcept;
 
-    // At most 1024 frequencies, each finite and >= 0 (up to 2^52); an amplitude > 0 (2^-100 .. 2^100, so that it fits fp32).
+    // At most 1024 frequencies, each finite and >= 0 (up to 2^52); an amplitude > 0 (2^-100 .. 2^100, so that it fits fp32); a known phase mode;
+    // axis_of_pair as said there.
     [[nodiscard]] status validate() const noexcept;
 };
 
