@@ -100,7 +100,7 @@ status rope_spec::validate() const noexcept {
     if (!(amplitude >= 0x1p-100 && amplitude <= 0x1p100)) {
         return refuse(status_code::invalid_argument, "amplitude is %g; must be positive, 2^-100 .. 2^100", amplitude);
     }
-    return {};
+    return runtime::check_mix(*this);
 }
 
 }  // namespace ropewalk
