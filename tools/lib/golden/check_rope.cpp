@@ -21,30 +21,40 @@ head_view heads_first_view(std::vector<float>& values, int64_t tokens, int32_t h
 std::vector<double> rotation_bounds(const std::vector<float>& x, int32_t dim, int32_t rotary_dim, rope_pairing pairing, double amplitude) {
     std::vector<double> bounds(x.size(), 0.0);
     const int32_t pairs = rotary_dim / 2;
+    const bool half_in = pairing == rope_pairing::half, half_out = pairing != rope_pairing::interleaved;
     for (std::size_t row = 0; row < x.size(); row += static_cast<std::size_t>(dim)) {
+        const auto place = [&](bool half, int32_t pair, int32_t side) {
+            return row + static_cast<std::size_t>(half ? pair + side * pairs : 2 * pair + side);
+        };
         for (int32_t i = 0; i < pairs; ++i) {
-            const std::size_t first = row + static_cast<std::size_t>(pairing == rope_pairing::half ? i : 2 * i);
-            const std::size_t second = pairing == rope_pairing::half ? first + static_cast<std::size_t>(pairs) : first + 1;
-            const double size = std::fabs(double{x[first]}) + std::fabs(double{x[second]});
-            bounds[first] = bounds[second] = 3.0 * unit_roundoff * amplitude * size;
+            const double size = std::fabs(double{x[place(half_in, i, 0)]}) + std::fabs(double{x[place(half_in, i, 1)]});
+            for (int32_t side = 0; side < 2; ++side) bounds[place(half_out, i, side)] = 3.0 * unit_roundoff * amplitude * size;
         }
     }
     return bounds;
 }
 
-// Rows of the table against fp64. Correct rounding errs by u/2 at most; the phase itself, formed in double, adds 1e-9 at position 10^6.
+// Rows of the table against fp64, each pair of the row of its axis. Correct rounding errs by u/2 at most; the phase itself, formed in double, adds
+// 1e-9 at position 10^6.
 status check_rows(golden_reader& golden, const rope_table& table, const std::vector<int64_t>& positions, comparison& checks) {
-    const auto tokens = static_cast<int64_t>(positions.size());
+    const rope_spec& spec = table.spec();
+    const auto tokens = static_cast<int64_t>(positions.size()) / spec.axes();
     const tensor<double> cos = golden.doubles("cos_f64", {1, tokens, table.pairs()});
     const tensor<double> sin = golden.doubles("sin_f64", {1, tokens, table.pairs()});
     if (!golden.state().ok()) return {};
     const auto pairs = static_cast<std::size_t>(table.pairs());
-    std::vector<float> cos_rows(cos.values.size()), sin_rows(sin.values.size());
+    std::vector<float> cos_rows(cos.values.size()), sin_rows(sin.values.size()), cos_row(pairs), sin_row(pairs);
     for (std::size_t t = 0; t < positions.size(); ++t) {
-        const status row = table.row(positions[t], std::span(cos_rows).subspan(t * pairs, pairs), std::span(sin_rows).subspan(t * pairs, pairs));
+        const status row = table.row(positions[t], cos_row, sin_row);
         if (!row.ok()) return row;
+        const std::size_t axis = t / static_cast<std::size_t>(tokens), token = t % static_cast<std::size_t>(tokens);
+        for (std::size_t i = 0; i < pairs; ++i) {
+            if (!spec.axis_of_pair.empty() && spec.axis_of_pair[i] != axis) continue;
+            cos_rows[token * pairs + i] = cos_row[i];
+            sin_rows[token * pairs + i] = sin_row[i];
+        }
     }
-    const double tolerance = unit_roundoff * table.spec().amplitude;
+    const double tolerance = unit_roundoff * spec.amplitude;
     checks.absolute("cos", cos_rows, cos.values, tolerance);
     checks.absolute("sin", sin_rows, sin.values, tolerance);
     return {};
@@ -61,7 +71,7 @@ status check_fused_append(const rope_table& table, const std::vector<int64_t>& p
     const result<runtime::mapped_memory> memory = runtime::mapped_memory::create(count * layout.page_stride_bytes());
     if (!memory.ok()) return memory.state();
     const kv_pages pages{memory->data(), layout, count};
-    std::vector<int64_t> slots(positions.size());
+    std::vector<int64_t> slots(static_cast<std::size_t>(k.tokens));
     for (std::size_t t = 0; t < slots.size(); ++t) slots[t] = static_cast<int64_t>(t);
     const status appended = kv_append(pages, slots, k, k, {&table, positions, options}, on);
     if (!appended.ok()) return appended;
@@ -85,8 +95,11 @@ status check_rope(golden_reader& golden, comparison& checks, executor& on) {
     if (!pairing.ok()) return pairing.state();
 
     const tensor<double> inv_freq = golden.doubles("inv_freq_f64", {rotary_dim / 2}), amplitude = golden.doubles("attention_factor_f64", {1});
-    const std::vector<int64_t> positions = golden.integers("position_ids", {1, any_extent}).values;
-    const auto tokens = static_cast<int64_t>(positions.size());
+    const int64_t axes = spec->axes();
+    const tensor<int64_t> streams =
+        axes == 1 ? golden.integers("position_ids", {1, any_extent}) : golden.integers("position_ids", {axes, 1, any_extent});
+    const std::vector<int64_t>& positions = streams.values;
+    const auto tokens = static_cast<int64_t>(positions.size()) / axes;
     tensor<float> q = golden.floats("q", {1, any_extent, tokens, head_dim}), k = golden.floats("k", {1, any_extent, tokens, head_dim});
     const tensor<double> q_out = golden.doubles("q_out_f64", q.shape), k_out = golden.doubles("k_out_f64", k.shape);
     if (!golden.state().ok()) return {};

@@ -9,10 +9,11 @@
 
 namespace ropewalk::toolkit {
 
-// rope_type (default, linear, llama3), rope_theta and what the type needs. `unsupported` names any other type, and multi-axis positions (mrope).
+// rope_type (default, linear, llama3), rope_theta and what the type needs; mrope (contiguous, interleaved) with mrope_section. `unsupported` names
+// any other type and order.
 result<rope_spec> rope_spec_of(const nlohmann::json& parameters, int32_t rotary_dim);
 
-// pair_style of golden files: half or interleaved; `unsupported` for any other.
+// pair_style of golden files: half, interleaved or interleaved_in_half_out; `unsupported` for any other.
 result<rope_pairing> pairing_of(const nlohmann::json& parameters);
 
 }  // namespace ropewalk::toolkit
