@@ -17,7 +17,14 @@ namespace {
 // Rows that are converted and rotated before they are packed: a whole panel if they fit 16 KiB of stack, which is up to 256 dims.
 constexpr int32_t scratch_floats = 4096;
 constexpr int32_t rows_at_once(int32_t dim) noexcept { return dim <= 256 ? 16 : dim <= 512 ? 8 : 4; }
-static_assert(rows_at_once(1024) * 1024 == scratch_floats && 2 * runtime::max_rope_pairs <= 2048);
+static_assert(rows_at_once(1024) * 1024 == scratch_floats);
+
+// Rows of cos and sin of so many tokens fit the scratch of one: all that a head of that dim may need but with FoPE.
+int32_t rope_rows_at_once(const rope_table* table) noexcept {
+    int32_t rows = panel_tokens;
+    while (table != nullptr && rows * runtime::row_floats(table->spec()) > runtime::max_row_floats) rows /= 2;
+    return rows;
+}
 
 using runtime::token_run;
 
@@ -41,6 +48,7 @@ private:
     const simd::kernel_table& kernels_;
     const bool turned_;
     const int32_t run_tokens_;
+    simd::rotate_function rotate_ = nullptr;
 };
 
 append_job::append_job(const kv_pages& pages, std::span<const int64_t> slots, const const_head_view& k, const const_head_view& v,
@@ -52,7 +60,9 @@ append_job::append_job(const kv_pages& pages, std::span<const int64_t> slots, co
       rope_(rope),
       kernels_(kernels),
       turned_(rope.table != nullptr && rope.table->pairs() != 0 && k.heads != 0),
-      run_tokens_(std::min(rows_at_once(pages.layout.k_dim), rows_at_once(pages.layout.v_dim))) {}
+      run_tokens_(std::min({rows_at_once(pages.layout.k_dim), rows_at_once(pages.layout.v_dim), rope_rows_at_once(rope.table)})) {
+    if (turned_) rotate_ = runtime::rotation_of(kernels, dtype::fp32, rope.options, runtime::action_of(rope.options));
+}
 
 void append_job::run(executor& on) const noexcept {
     const kv_layout& layout = pages_.layout;
@@ -62,7 +72,7 @@ void append_job::run(executor& on) const noexcept {
 }
 
 void append_job::append(const token_run& run, int32_t first_head, int32_t last_head) const noexcept {
-    alignas(64) float rope_scratch[scratch_floats];  // for rows that the table does not keep
+    alignas(64) float rope_scratch[runtime::max_row_floats];  // for rows that the table does not keep
     const float* rope_rows[panel_tokens] = {};
     if (turned_) find_rope_rows(run, rope_scratch, rope_rows);
     for (int32_t head = first_head; head < last_head; ++head) {
@@ -73,11 +83,9 @@ void append_job::append(const token_run& run, int32_t first_head, int32_t last_h
 
 // The rows of the run, once for all heads.
 void append_job::find_rope_rows(const token_run& run, float* scratch, const float** rows) const noexcept {
-    const runtime::rope_row_source source(*rope_.table, rope_.options.inverse ? runtime::rope_action::inverse : runtime::rope_action::rotate);
-    const int64_t row_floats = 2 * rope_.table->pairs();
-    for (int32_t i = 0; i < run.count; ++i) {
-        rows[i] = source.row(rope_.positions[static_cast<std::size_t>(run.token + i)], scratch + i * row_floats);
-    }
+    const runtime::rope_row_source source(*rope_.table, runtime::action_of(rope_.options), rope_.options.conjugate, rope_.positions, kernels_);
+    const int64_t row_floats = runtime::row_floats(rope_.table->spec());
+    for (int32_t i = 0; i < run.count; ++i) rows[i] = source.row(run.token + i, scratch + i * row_floats);
 }
 
 void append_job::append_k(const token_run& run, int32_t head, const float* const* rope_rows) const noexcept {
@@ -94,8 +102,9 @@ void append_job::append_k(const token_run& run, int32_t head, const float* const
             kernels_.kv.load_row[static_cast<int>(k_.type)](runtime::row_address(k_, run.token + i, head), row, layout.k_dim);
             if (turned_) {
                 const int32_t pairs = rope_.table->pairs();
-                kernels_.rope.rotate[simd::fp32][static_cast<int>(rope_.options.pairing)](
-                    {row + rope_.options.first_dim, 0, 1, pairs, rope_rows[i], rope_rows[i] + pairs});
+                const runtime::turn_range turns = runtime::turns_of_k(rope_.table->spec());
+                const float* cos = rope_rows[i] + (turns.first + head * turns.count / layout.kv_heads) * 2 * pairs;
+                rotate_({row + rope_.options.first_dim, 0, 1, pairs, cos, cos + pairs, 0, rope_.options.pair_distance});
             }
             if (layout.hadamard) kernels_.kv.hadamard(row, layout.k_dim);
         }
@@ -126,11 +135,16 @@ void append_job::append_v(const token_run& run, int32_t head) const noexcept {
 status check_append_rope(const kv_append_rope& rope, std::size_t tokens, const const_head_view& k) noexcept {
     if (rope.table == nullptr) return {};
     if (const status s = runtime::check_rope(*rope.table, rope.options); !s.ok()) return s;
-    if (rope.positions.size() != tokens) {
+    if (rope.table->spec().axes() > 1) {
+        if (const status s = runtime::check_streams("rope.positions", rope.positions.size(), static_cast<int64_t>(tokens), *rope.table); !s.ok()) {
+            return s;
+        }
+    } else if (rope.positions.size() != tokens) {
         return runtime::refuse(status_code::invalid_argument, "rope.positions has %zu entries; must be %zu, one per slot", rope.positions.size(),
                                tokens);
     }
     if (k.heads == 0) return {};
+    if (const status s = runtime::check_rope_heads("k", k.heads, *rope.table); !s.ok()) return s;
     if (const status s = runtime::check_rope_slice("k", k.dim, *rope.table, rope.options); !s.ok()) return s;
     return runtime::check_positions("rope.positions", rope.positions, *rope.table);
 }

@@ -355,7 +355,7 @@ status rope_spec::validate() const noexcept {
     for (std::size_t i = 0; i < axis_of_pair.size(); ++i) {
         if (axis_of_pair[i] > 3) return refuse(status_code::invalid_argument, "axis_of_pair[%zu] is %d; must be 0 .. 3", i, axis_of_pair[i]);
     }
-    return {};
+    return runtime::check_mix(*this);
 }
 
 double yarn_amplitude(double factor, double slope) noexcept { return factor > 1.0 ? slope * std::log(factor) + 1.0 : 1.0; }

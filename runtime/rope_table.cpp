@@ -61,6 +61,15 @@ inline void combine(double base_cos, double base_sin, double step_cos, double st
     out_sin = static_cast<float>(base_sin * step_cos + base_cos * step_sin);
 }
 
+void exact_row(const rope_spec& spec, int64_t distance, double amplitude, float* out) noexcept {
+    const std::size_t pairs = spec.inv_freq.size();
+    for (std::size_t i = 0; i < pairs; ++i) {
+        const turn base = turn_by(distance / base_rows * base_rows, spec.inv_freq[i]);
+        const turn step = turn_by(distance % base_rows, spec.inv_freq[i]);
+        combine(base.cos * amplitude, base.sin * amplitude, step.cos, step.sin, out[i], out[pairs + i]);
+    }
+}
+
 float* allocate_floats(int64_t count) noexcept {
     return static_cast<float*>(::operator new (static_cast<std::size_t>(count) * sizeof(float), std::align_val_t{64}, std::nothrow));
 }
@@ -78,14 +87,15 @@ struct segment {
 
 namespace runtime {
 
-void compute_rope_row(const rope_spec& spec, int64_t distance, double amplitude, float* out) noexcept {
-    if (spec.phases == phase_mode::hf_f32) return hf_row(spec, distance, amplitude, out);
-    const std::size_t pairs = spec.inv_freq.size();
-    for (std::size_t i = 0; i < pairs; ++i) {
-        const turn base = turn_by(distance / base_rows * base_rows, spec.inv_freq[i]);
-        const turn step = turn_by(distance % base_rows, spec.inv_freq[i]);
-        combine(base.cos * amplitude, base.sin * amplitude, step.cos, step.sin, out[i], out[pairs + i]);
+void compute_rope_row(const rope_spec& spec, int64_t distance, double amplitude, float* row) noexcept {
+    float plain[2 * max_rope_pairs];
+    float* out = spec.pure_rotation() ? row : plain;
+    if (spec.phases == phase_mode::hf_f32) {
+        hf_row(spec, distance, amplitude, out);
+    } else {
+        exact_row(spec, distance, amplitude, out);
     }
+    if (!spec.pure_rotation()) mix_rope_row(spec, distance, plain, row);
 }
 
 }  // namespace runtime
@@ -104,7 +114,7 @@ struct rope_table::state {
 
     ~state();
     [[nodiscard]] int64_t pairs() const noexcept { return static_cast<int64_t>(spec.inv_freq.size()); }
-    [[nodiscard]] int64_t row_floats() const noexcept { return 2 * pairs(); }
+    [[nodiscard]] int64_t row_floats() const noexcept { return runtime::row_floats(spec); }
     [[nodiscard]] status prepare() noexcept;
     void fill(int64_t first, int64_t count, float* rows) const noexcept;
     [[nodiscard]] const float* block(int64_t index) const noexcept;
@@ -124,10 +134,10 @@ rope_table::state::~state() {
     }
 }
 
-// rows [count][2 * pairs] of positions first .. first + count - 1; first is a multiple of base_rows.
+// rows [count][row_floats] of positions first .. first + count - 1; first is a multiple of base_rows.
 void rope_table::state::fill(int64_t first, int64_t count, float* rows) const noexcept {
-    if (spec.phases == phase_mode::hf_f32) {
-        for (int64_t row = 0; row < count; ++row) hf_row(spec, first + row, spec.amplitude, rows + row * row_floats());
+    if (spec.phases == phase_mode::hf_f32 || !spec.pure_rotation()) {
+        for (int64_t r = 0; r < count; ++r) runtime::compute_rope_row(spec, first + r, spec.amplitude, rows + r * row_floats());
         return;
     }
     const auto n = static_cast<std::size_t>(pairs());
@@ -231,6 +241,10 @@ result<rope_table> rope_table::growing(const rope_spec& spec, int64_t initial_po
 result<rope_table> rope_table::fixed(const rope_spec& spec, int64_t max_position) noexcept {
     if (const status s = spec.validate(); !s.ok()) return s;
     if (const status s = check_rows("max_position", max_position, 1); !s.ok()) return s;
+    if (const int64_t most = runtime::mix_position_limit(spec, max_position); most < max_position) {
+        return refuse(status_code::invalid_argument, "max_position is %" PRId64 "; must be at most %" PRId64 ", where xPos leaves fp32", max_position,
+                      most);
+    }
     return make(spec, max_position, max_position, max_position);
 }
 
@@ -238,7 +252,7 @@ result<rope_table> rope_table::make(const rope_spec& spec, int64_t accepted, int
     try {
         auto made = std::make_unique<state>();
         made->spec = spec;
-        made->accepted = accepted;
+        made->accepted = runtime::mix_position_limit(spec, accepted);
         made->kept = kept;
         made->initial_rows = initial_rows;
         if (const status s = made->prepare(); !s.ok()) return s;
@@ -281,7 +295,7 @@ status rope_table::row(int64_t position, std::span<float> cos, std::span<float> 
     if (cos.size() != n) return refuse(status_code::invalid_argument, "cos has %zu entries; must be pairs() = %zu", cos.size(), n);
     if (sin.size() != n) return refuse(status_code::invalid_argument, "sin has %zu entries; must be pairs() = %zu", sin.size(), n);
     if (const status s = runtime::check_positions("position", {&position, 1}, *this); !s.ok()) return s;
-    std::array<float, 2 * runtime::max_rope_pairs> scratch;
+    std::array<float, runtime::max_row_floats> scratch;
     const float* found = find_row(position, scratch.data());
     if (n == 0) return {};
     std::memcpy(cos.data(), found, n * sizeof(float));

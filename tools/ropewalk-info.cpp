@@ -47,6 +47,8 @@ std::string arithmetic_of(const simd::attention_kernels& kernels, int type, dtyp
 std::vector<operation> operations_of(const simd::kernel_table& table, const simd::kernel_table& reference) {
     std::vector<operation> operations = {{"rope, half pairs", {}},
                                          {"rope, interleaved pairs", {}},
+                                         {"rope, interleaved to half", {}},
+                                         {"rope, half to interleaved", {}},
                                          {"gather, convert", {}},
                                          {"output", {}},
                                          {"append K", {}},
@@ -59,9 +61,14 @@ std::vector<operation> operations_of(const simd::kernel_table& table, const simd
         const auto page_origin = origin(attention.qk[type][simd::fma_fp32], reference.attention.qk[type][simd::fma_fp32], table);
         const auto with = [&](dtype query, attention_precision precision) { return page_origin + arithmetic_of(attention, type, query, precision); };
         const bool tensor = type < simd::dtype_count;
+        const auto rotation = [&](simd::rotate_layout layout) {
+            return tensor ? origin(table.rope.rotate[type][layout], reference.rope.rotate[type][layout], table) : "-";
+        };
         const std::string kernels[] = {
-            tensor ? origin(table.rope.rotate[type][0], reference.rope.rotate[type][0], table) : "-",
-            tensor ? origin(table.rope.rotate[type][1], reference.rope.rotate[type][1], table) : "-",
+            rotation(simd::half_pairs),
+            rotation(simd::interleaved_pairs),
+            rotation(simd::interleaved_to_half),
+            rotation(simd::half_to_interleaved),
             tensor ? origin(table.kv.load_row[type], reference.kv.load_row[type], table) : "-",
             tensor ? origin(attention.finish[type], reference.attention.finish[type], table) : "-",
             origin(table.kv.pack_k[type], reference.kv.pack_k[type], table),

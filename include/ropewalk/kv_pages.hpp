@@ -97,7 +97,7 @@ inline constexpr int64_t no_slot = -1;
 // Rotation of K on its way into the pages. table == nullptr: K is stored as it comes (already rotated, or no rope in this layer).
 struct kv_append_rope {
     const rope_table* table = nullptr;
-    std::span<const int64_t> positions;  // [tokens]
+    std::span<const int64_t> positions;  // [axes][tokens], as for rope_apply
     rope_options options;
 };
 

@@ -21,6 +21,9 @@ namespace ropewalk {
 enum class rope_pairing : int32_t {
     half = 0,         // (i, i + d/2): NeoX, Hugging Face Llama, Qwen, Mistral, Phi, Gemma
     interleaved = 1,  // (2i, 2i + 1): GPT-J, GLM, Cohere, Meta's Llama
+    // Reads (2i, 2i + 1), writes (i, i + d/2): `rope_interleave` of Hugging Face's DeepSeek V3. q.k is that of `interleaved`, but K lies in another
+    // order: caches of the two cannot be exchanged. The inverse reads halves and writes neighbours; a shift finds halves and leaves halves.
+    interleaved_in_half_out = 2,
 };
 
 // How phases are formed.
@@ -32,6 +35,23 @@ enum class rope_pairing : int32_t {
 // gives the same values but for an ulp here and there (torch's power is not rounded correctly). Forms that transformers lacks are rounded likewise.
 enum class phase_mode : int32_t { exact = 0, hf_f32 = 1 };
 
+// xPos (Sun et al., arXiv 2212.10554): pair i of q is multiplied by zeta_i^((p - center) / base), of k by the reciprocal, with d = rotary_dim and
+// zeta_i = (2i + 0.4 d) / (1.4 d). The amplitudes of q.k cancel but for the distance. The center is fixed: flash-attn's moves when its table grows,
+// after which cached keys fit no more. Positions end 55 bases from the center, where an amplitude leaves 2^-100 .. 2^100.
+struct xpos_scaling {
+    double base = 0.0;  // 0: no xPos; 512 in flash-attn and MPT
+    double center = 0.0;
+};
+
+// FoPE (Hua et al., arXiv 2412.17739): every channel mixes all frequencies, by tables of each KV head h:
+//   cos of pair o = sum over i < frequencies of cos(p inv_freq[i]) cos_mix[h][i][o],  sin alike;  pairs from `frequencies` on stand still
+// A head of q uses the tables of its KV head. `frequencies` is `num_inv_freq`, or the number of inv_freq above 2 pi / max_position_embeddings.
+struct fope_mix {
+    int32_t heads = 0;  // 0: no FoPE; 1: one table for all heads (fope_sep_head false)
+    int32_t frequencies = 0;
+    std::vector<float> cos_mix, sin_mix;  // [heads][frequencies][frequencies]
+};
+
 // Frequencies and amplitude: what distinguishes the families. Plain data; may be filled by hand.
 struct ROPEWALK_API rope_spec {
     std::vector<double> inv_freq;  // [rotary_dim / 2] radians per position; 0 leaves a pair unturned
@@ -40,7 +60,11 @@ struct ROPEWALK_API rope_spec {
     // Which of a token's positions turns pair i (M-RoPE and other multi-axis encodings): [rotary_dim / 2] values 0 .. 3, or empty: one position a
     // token.
     std::vector<uint8_t> axis_of_pair;
+    xpos_scaling xpos;  // neither goes with the other, with several axes or with an amplitude
+    fope_mix fope;
 
+    // A rotation times one amplitude, which can be undone and shifted.
+    [[nodiscard]] bool pure_rotation() const noexcept { return xpos.base == 0.0 && fope.heads == 0; }
     // Positions that a token has: 1 + the largest axis_of_pair.
     [[nodiscard]] int32_t axes() const noexcept { return axis_of_pair.empty() ? 1 : 1 + *std::max_element(axis_of_pair.begin(), axis_of_pair.end()); }
     [[nodiscard]] int32_t rotary_dim() const noexcept { return static_cast<int32_t>(inv_freq.size()) * 2; }
@@ -153,11 +177,12 @@ public:
     // Largest position that is not refused.
     [[nodiscard]] int64_t max_position() const noexcept;
 
-    // cos [pairs] and sin [pairs] of one position, amplitude included.
+    // cos [pairs] and sin [pairs] of one position, amplitude included; with xPos those of q, with FoPE those of the first head.
     [[nodiscard]] status row(int64_t position, std::span<float> cos, std::span<float> sin) const noexcept;
 
-    // Internal: what the kernels read. `scratch` [2 * pairs] receives the row where the table does not keep it; returns cos, with sin at + pairs.
-    // nullptr when the position is refused. Where memory for a new block is out, the row is formed in scratch.
+    // Internal: what the kernels read. `scratch` receives the row where the table does not keep it; returns cos, with sin at + pairs: [2 * pairs],
+    // with xPos these of q and then of k, with FoPE of every head. nullptr when the position is refused. Where memory for a new block is out, the row
+    // is formed in scratch.
     [[nodiscard]] const float* find_row(int64_t position, float* scratch) const noexcept;
 
 private:
@@ -173,17 +198,26 @@ struct rope_options {
     bool inverse = false;
     // First element of the rotated slice inside a head; all elements outside [first_dim, first_dim + rotary_dim) stay untouched.
     int32_t first_dim = 0;
+    // Pairing half: pair i is (i, i + pair_distance), at least as far apart as there are pairs; elements between stay untouched, and the slice ends
+    // with the last pair. 0: rotary_dim / 2.
+    int32_t pair_distance = 0;
+    // Turns by -angle and keeps the amplitude: NanoChat's direction, and the way back of an output whose V was rotated.
+    bool conjugate = false;
 };
 
-// Rotates q [tokens, heads, head_dim] and k [tokens, kv_heads, head_dim] in place; either may be absent (heads == 0). positions [tokens]: any order,
-// repeats allowed. fp32, bf16, fp16 (16-bit elements are rotated in fp32 and rounded once, to nearest even). Same bits for any number of threads.
-// Refuses a dim that does not hold the slice, dim_stride != 1, overlapping rows of a tensor, and any position that the table refuses (nothing is
-// rotated then). Thread-safe on different tensors.
+// Rotates q [tokens, heads, head_dim] and k [tokens, kv_heads, head_dim] in place; either may be absent (heads == 0). positions [axes][tokens] with
+// axes = table.spec().axes(), stream after stream: any order, repeats allowed; one stream for several axes is refused, not repeated. fp32, bf16, fp16
+// (16-bit elements are rotated in fp32 and rounded once, to nearest even). Same bits for any number of threads, and for equal positions on all axes
+// as without axes. Refuses a dim that does not hold the slice, dim_stride != 1, overlapping rows of a tensor, any position that the table refuses
+// (nothing is rotated then), the inverse of xPos and FoPE, and with FoPE heads that are no multiple of its tables. Thread-safe on different tensors.
+//
+// M-RoPE: a token of text has t = h = w; after images, text goes on with its index in the sequence plus `rope_deltas` (largest position of the prompt
+// + 1 - its length) on all axes. ChatGLM-6B: two calls with a table of head_dim / 2, positions at first_dim 0, block positions at head_dim / 2.
 ROPEWALK_API status rope_apply(const rope_table& table, std::span<const int64_t> positions, head_view q, head_view k,
                                const rope_options& options = {}, executor& on = default_executor()) noexcept;
 
-// Moves already rotated vectors by deltas [tokens] positions (either sign): R(p + delta) from R(p). The amplitude is not applied again.
-// options.inverse is refused: negate the deltas. Errors and threads as rope_apply; |delta| < 2^31.
+// Moves already rotated vectors by deltas [axes][tokens] positions (either sign): R(p + delta) from R(p). The amplitude is not applied again.
+// options.inverse is refused: negate the deltas; so are xPos and FoPE, which are no pure rotations. Errors and threads as rope_apply; |delta| < 2^31.
 ROPEWALK_API status rope_shift(const rope_table& table, std::span<const int64_t> deltas, head_view k, const rope_options& options = {},
                                executor& on = default_executor()) noexcept;
 

@@ -7,7 +7,9 @@
 #include <ropewalk/isa.hpp>
 #include <ropewalk/kv_cache.hpp>
 #include <ropewalk/kv_pages.hpp>
+#include <ropewalk/query_temperature.hpp>
 #include <ropewalk/rope.hpp>
+#include <ropewalk/rope_axes.hpp>
 #include <ropewalk/rope_cache.hpp>
 #include <ropewalk/status.hpp>
 #include <ropewalk/types.hpp>

@@ -75,19 +75,36 @@ constexpr int64_t v_scale_step(int type) { return type == int4 ? 2 : 4; }
 
 // ---- rope -----------------------------------------------------------------------------------------------------------------------------
 
+// The most pairs that a head may have.
+inline constexpr int32_t max_rope_pairs = 1024;
+
+// Where the elements of a pair are read and written; the kernels' table has one function each.
+enum rotate_layout : int { half_pairs, interleaved_pairs, interleaved_to_half, half_to_interleaved, rotate_layout_count };
+
 struct rotate_args {
     void* x;              // first element of the rotated slice of the first head
     int64_t head_stride;  // elements
     int32_t heads;
     int32_t pairs;
-    const float* cos;   // [pairs]
-    const float* sin;   // [pairs]
-    int64_t ahead = 0;  // elements from x to what will be rotated some 8 KiB later, which is prefetched meanwhile; 0 where there is nothing
+    const float* cos;      // [pairs]
+    const float* sin;      // [pairs]
+    int64_t ahead = 0;     // elements from x to what will be rotated some 8 KiB later, which is prefetched meanwhile; 0 where there is nothing
+    int32_t distance = 0;  // half_pairs: pair i is (i, i + distance), distance >= pairs; 0 stands for pairs
 };
 using rotate_function = void (*)(const rotate_args&);
 
+// The row of a token with several positions: pair i comes from rows[axis[i]].
+struct compose_args {
+    const float* const* rows;  // [axes] of cos [pairs], sin [pairs]
+    const uint8_t* axis;       // [pairs], below axes
+    int32_t axes;
+    int32_t pairs;
+    float* row;  // cos [pairs], sin [pairs]
+};
+
 struct rope_kernels {
-    rotate_function rotate[dtype_count][2];  // [type][pairing: half, interleaved]
+    rotate_function rotate[dtype_count][rotate_layout_count];
+    void (*compose)(const compose_args&);
 };
 
 // ---- conversion and pages ---------------------------------------------------------------------------------------------------------------

@@ -195,6 +195,18 @@ ROPEWALK_INLINE vi load_u16(const void* p) {
     return vi(vreinterpretq_s32_u32(vmovl_u16(vld1_u16(static_cast<const uint16_t*>(p)))));
 #endif
 }
+// `lanes` bytes, zero-extended.
+ROPEWALK_INLINE vi load_u8(const void* p) {
+#if ROPEWALK_X86_512
+    return vi(_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
+#elif defined(__x86_64__)
+    return vi(_mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))));
+#else
+    uint32_t word;
+    std::memcpy(&word, p, sizeof word);
+    return vi(vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(word))))));
+#endif
+}
 // The low halves of the words.
 ROPEWALK_INLINE void store_u16(void* p, vi words) {
 #if ROPEWALK_X86_512

@@ -16,13 +16,11 @@
 #include <type_traits>
 
 #include "simd/core/kernels.hpp"
+#include "simd/core/row.hpp"
 #include "simd/core/shuffle.hpp"
 
 namespace ropewalk::simd::ROPEWALK_TARGET {
 namespace {
-
-template <int type>
-using storage = std::conditional_t<type == fp32, float, uint16_t>;
 
 struct vector_pair {
     vf first, second;
@@ -44,7 +42,7 @@ ROPEWALK_INLINE word_pair turn_words(vi x0, vi x1, vf c_even, vf c_odd, vf s_eve
 // A layout says how a step of `width` pairs, from pair i on, lies in memory: `row` is cos and sin in that order, `turned` the new elements, `put`
 // stores them.
 
-// Pairs (i, i + pairs).
+// Pairs (i, i + distance).
 template <int type>
 struct half_layout {
     static constexpr int type_id = type;
@@ -54,12 +52,12 @@ struct half_layout {
     using step_type = vector_pair;
 
     static ROPEWALK_INLINE row_type row(const float* cos, const float* sin, int32_t i) { return {load(cos + i), load(sin + i)}; }
-    static ROPEWALK_INLINE step_type turned(const storage<type>* x, int32_t pairs, int32_t i, const row_type& row) {
-        return turn(load_as<type>(x + i), load_as<type>(x + pairs + i), row.first, row.second);
+    static ROPEWALK_INLINE step_type turned(const storage<type>* x, int32_t distance, int32_t i, const row_type& row) {
+        return turn(load_as<type>(x + i), load_as<type>(x + distance + i), row.first, row.second);
     }
-    static ROPEWALK_INLINE void put(storage<type>* x, int32_t pairs, int32_t i, const step_type& step) {
+    static ROPEWALK_INLINE void put(storage<type>* x, int32_t distance, int32_t i, const step_type& step) {
         store_as<type>(x + i, step.first);
-        store_as<type>(x + pairs + i, step.second);
+        store_as<type>(x + distance + i, step.second);
     }
 };
 
@@ -78,12 +76,12 @@ struct half_words_layout {
     static ROPEWALK_INLINE row_type row(const float* cos, const float* sin, int32_t i) {
         return {load_even(cos + i), load_odd(cos + i), load_even(sin + i), load_odd(sin + i)};
     }
-    static ROPEWALK_INLINE step_type turned(const uint16_t* x, int32_t pairs, int32_t i, const row_type& row) {
-        return turn_words(load_words(x + i), load_words(x + pairs + i), row.c_even, row.c_odd, row.s_even, row.s_odd);
+    static ROPEWALK_INLINE step_type turned(const uint16_t* x, int32_t distance, int32_t i, const row_type& row) {
+        return turn_words(load_words(x + i), load_words(x + distance + i), row.c_even, row.c_odd, row.s_even, row.s_odd);
     }
-    static ROPEWALK_INLINE void put(uint16_t* x, int32_t pairs, int32_t i, const step_type& step) {
+    static ROPEWALK_INLINE void put(uint16_t* x, int32_t distance, int32_t i, const step_type& step) {
         store_words(x + i, step.first);
-        store_words(x + pairs + i, step.second);
+        store_words(x + distance + i, step.second);
     }
 };
 
@@ -128,10 +126,10 @@ struct interleaved_layout<bf16> {
 
 // Addresses only: never an access, so they may lie anywhere.
 template <class Layout>
-ROPEWALK_INLINE void prefetch_step(const storage<Layout::type_id>* x, int32_t pairs, int32_t i) {
+ROPEWALK_INLINE void prefetch_step(const storage<Layout::type_id>* x, int32_t distance, int32_t i) {
     if (Layout::halves) {
         prefetch_l2(reinterpret_cast<const std::byte*>(x + i));
-        prefetch_l2(reinterpret_cast<const std::byte*>(x + pairs + i));
+        prefetch_l2(reinterpret_cast<const std::byte*>(x + distance + i));
     } else {
         prefetch_l2(reinterpret_cast<const std::byte*>(x + 2 * i));
     }
@@ -140,24 +138,27 @@ ROPEWALK_INLINE void prefetch_step(const storage<Layout::type_id>* x, int32_t pa
 // `count` heads of at least `width` pairs. The last step overlaps the one before it: it is formed from untouched elements first and stored last, so a
 // tail gets the arithmetic of full vectors and nothing outside the slice is read.
 template <class Layout, int count>
-ROPEWALK_INLINE void rotate_heads(storage<Layout::type_id>* x, int64_t stride, int32_t pairs, const float* cos, const float* sin, int64_t ahead) {
+ROPEWALK_INLINE void rotate_heads(storage<Layout::type_id>* x, const rotate_args& args) {
+    const int64_t stride = args.head_stride, ahead = args.ahead;
+    const int32_t pairs = args.pairs, distance = args.distance;
+    const float *cos = args.cos, *sin = args.sin;
     using step_type = typename Layout::step_type;
     const int32_t whole = pairs / Layout::width * Layout::width, last = pairs - Layout::width;
     step_type tail[count];
     if (whole != pairs) {
         const auto row = Layout::row(cos, sin, last);
-        for (int h = 0; h < count; ++h) tail[h] = Layout::turned(x + h * stride, pairs, last, row);
+        for (int h = 0; h < count; ++h) tail[h] = Layout::turned(x + h * stride, distance, last, row);
     }
     for (int32_t i = 0; i < whole; i += Layout::width) {
         const auto row = Layout::row(cos, sin, i);
         for (int h = 0; h < count; ++h) {
             auto* head = x + h * stride;
-            prefetch_step<Layout>(head + ahead, pairs, i);
-            Layout::put(head, pairs, i, Layout::turned(head, pairs, i, row));
+            prefetch_step<Layout>(head + ahead, distance, i);
+            Layout::put(head, distance, i, Layout::turned(head, distance, i, row));
         }
     }
     if (whole != pairs) {
-        for (int h = 0; h < count; ++h) Layout::put(x + h * stride, pairs, last, tail[h]);
+        for (int h = 0; h < count; ++h) Layout::put(x + h * stride, distance, last, tail[h]);
     }
 }
 
@@ -175,28 +176,72 @@ void rotate_narrow(const rotate_args& args) {
     for (int32_t h = 0; h < args.heads; ++h, x += args.head_stride) {
         storage<Layout::type_id> copy[2 * width] = {};
         std::memcpy(copy, x, piece);
-        if (Layout::halves) std::memcpy(copy + width, x + n, piece);
-        rotate_heads<Layout, 1>(copy, 0, width, cos, sin, 0);
+        if (Layout::halves) std::memcpy(copy + width, x + args.distance, piece);
+        rotate_heads<Layout, 1>(copy, {copy, 0, 1, width, cos, sin, 0, width});
         std::memcpy(x, copy, piece);
-        if (Layout::halves) std::memcpy(x + n, copy + width, piece);
+        if (Layout::halves) std::memcpy(x + args.distance, copy + width, piece);
     }
 }
 
 template <class Layout>
-void rotate(const rotate_args& args) {
+void rotate(const rotate_args& given) {
+    rotate_args args = given;
+    if (args.distance == 0) args.distance = args.pairs;
     if (args.pairs < Layout::width) return rotate_narrow<Layout>(args);
     auto* x = static_cast<storage<Layout::type_id>*>(args.x);
     constexpr int32_t together = 2;
     int32_t heads = args.heads;
-    for (; heads >= together; heads -= together, x += together * args.head_stride) {
-        rotate_heads<Layout, together>(x, args.head_stride, args.pairs, args.cos, args.sin, args.ahead);
-    }
-    for (; heads > 0; --heads, x += args.head_stride) rotate_heads<Layout, 1>(x, args.head_stride, args.pairs, args.cos, args.sin, args.ahead);
+    for (; heads >= together; heads -= together, x += together * args.head_stride) rotate_heads<Layout, together>(x, args);
+    for (; heads > 0; --heads, x += args.head_stride) rotate_heads<Layout, 1>(x, args);
 }
 
 void rotate_half_bf16(const rotate_args& args) {
     if (args.pairs < half_words_layout::width) return rotate<half_layout<bf16>>(args);
     rotate<half_words_layout>(args);
+}
+
+// From neighbours to halves or back, head by head through copies in fp32: what is written lies where something else has still to be read.
+template <int type, bool to_half>
+void rotate_moved(const rotate_args& args) {
+    alignas(64) float from[2 * max_rope_pairs], to[2 * max_rope_pairs];
+    const int32_t pairs = args.pairs;
+    auto* x = static_cast<storage<type>*>(args.x);
+    for (int32_t h = 0; h < args.heads; ++h, x += args.head_stride) {
+        load_row<type>(x, from, 2 * pairs);
+        int32_t i = 0;
+        for (; to_half && i + lanes <= pairs; i += lanes) {
+            const vector_pair y = turn(load_even(from + 2 * i), load_odd(from + 2 * i), load(args.cos + i), load(args.sin + i));
+            store(to + i, y.first);
+            store(to + pairs + i, y.second);
+        }
+        for (; i < pairs; ++i) {
+            const float x0 = from[to_half ? 2 * i : i], x1 = from[to_half ? 2 * i + 1 : pairs + i], c = args.cos[i], s = args.sin[i];
+            to[to_half ? i : 2 * i] = __builtin_fmaf(-x1, s, x0 * c);
+            to[to_half ? pairs + i : 2 * i + 1] = __builtin_fmaf(x0, s, x1 * c);
+        }
+        store_row<type>(to, x, 2 * pairs);
+    }
+}
+
+// Blended, one pass for any number of axes and any order of them: as cheap for interleaved axes as for sections.
+void compose(const compose_args& args) {
+    const int32_t pairs = args.pairs;
+    int32_t i = 0;
+    for (; i + lanes <= pairs; i += lanes) {
+        const vf axis = to_float(load_u8(args.axis + i));
+        vf cos = load(args.rows[0] + i), sin = load(args.rows[0] + pairs + i);
+        for (int32_t a = 1; a < args.axes; ++a) {
+            const vmask here = axis == vf(static_cast<float>(a));
+            cos = select(here, load(args.rows[a] + i), cos);
+            sin = select(here, load(args.rows[a] + pairs + i), sin);
+        }
+        store(args.row + i, cos);
+        store(args.row + pairs + i, sin);
+    }
+    for (; i < pairs; ++i) {
+        args.row[i] = args.rows[args.axis[i]][i];
+        args.row[pairs + i] = args.rows[args.axis[i]][pairs + i];
+    }
 }
 
 }  // namespace

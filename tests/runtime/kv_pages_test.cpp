@@ -292,7 +292,7 @@ TEST_F(kv_pages_test, A23_rotating_on_append_equals_appending_what_was_rotated) 
         const result<rope_table> table = rope_table::growing(spec, 0, kept);
         ASSERT_TRUE(table.ok());
         for (const dtype type : all_types) {
-            for (const rope_pairing pairing : {rope_pairing::half, rope_pairing::interleaved}) {
+            for (const rope_pairing pairing : {rope_pairing::half, rope_pairing::interleaved, rope_pairing::interleaved_in_half_out}) {
                 for (const bool inverse : {false, true}) {
                     const kv_layout layout{.k_type = type, .v_type = type, .kv_heads = 2, .k_dim = 72, .v_dim = 16, .page_tokens = 16};
                     const rope_options options{.pairing = pairing, .inverse = inverse, .first_dim = 4};
@@ -501,7 +501,8 @@ TEST_F(kv_refusals, rotation) {
     expect({0, 100, 1}, {}, "rope.positions[1] is 100; must be 0 .. 99");
     expect({0, 1, 2}, {.first_dim = 1}, "k.dim is 8; must be at least first_dim + rotary_dim = 1 + 8");
     expect({0, 1, 2}, {.first_dim = -1}, "options.first_dim is -1; must be at least 0");
-    expect({0, 1, 2}, {.pairing = static_cast<rope_pairing>(-3)}, "options.pairing is -3; must be 0 (half) or 1 (interleaved)");
+    expect({0, 1, 2}, {.pairing = static_cast<rope_pairing>(-3)},
+           "options.pairing is -3; must be 0 (half), 1 (interleaved) or 2 (interleaved in, half out)");
 }
 
 TEST_F(kv_pages_test, appending_allocates_nothing) {

@@ -590,7 +590,8 @@ TEST_F(rope, refused_views_name_argument_value_and_rule) {
     EXPECT_EQ(text([](head_view&) {}, {.first_dim = 3}), "q.dim is 10; must be at least first_dim + rotary_dim = 3 + 8");
     EXPECT_EQ(text([](head_view&) {}, {.first_dim = -1}), "options.first_dim is -1; must be at least 0");
     EXPECT_FALSE(text([](head_view&) {}, {.first_dim = std::numeric_limits<int32_t>::max()}).empty());
-    EXPECT_EQ(text([](head_view&) {}, {.pairing = static_cast<rope_pairing>(2)}), "options.pairing is 2; must be 0 (half) or 1 (interleaved)");
+    EXPECT_EQ(text([](head_view&) {}, {.pairing = static_cast<rope_pairing>(3)}),
+              "options.pairing is 3; must be 0 (half), 1 (interleaved) or 2 (interleaved in, half out)");
     EXPECT_NE(text([](head_view& v) { v.token_stride = std::numeric_limits<int64_t>::min(); }).find("must fit 64 bits"), std::string::npos);
     EXPECT_STREQ(rope_shift(table, at, x.view(), {.inverse = true}).text(), "options.inverse is true; must be false: negate the deltas instead");
     EXPECT_STREQ(rope_shift(table, positions{0, int64_t{1} << 31, 0}, x.view()).text(), "deltas[1] is 2147483648; must be within 2147483647 of 0");

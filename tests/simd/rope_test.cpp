@@ -1,6 +1,7 @@
 // Rotation kernels of every target that runs here, against the formula in double and against its exact fused form.
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -25,18 +26,31 @@ std::vector<int32_t> rotary_dims() {
 // A token of `heads` heads in memory that ends (or begins) exactly with the last (first) rotated element. Gaps between heads hold NaN.
 struct case_shape {
     dtype type;
-    bool interleaved;
+    simd::rotate_layout layout;
     int32_t pairs;
     int32_t heads;
     int32_t gap;      // elements between heads
     bool misaligned;  // base is one element off a vector's alignment
     guard edge;
-    [[nodiscard]] int64_t stride() const { return 2 * pairs + gap; }
+    int32_t apart = 0;  // elements between the halves
+    [[nodiscard]] int32_t slice() const { return 2 * pairs + apart; }
+    [[nodiscard]] int64_t stride() const { return slice() + gap; }
     [[nodiscard]] int64_t elements() const { return heads * stride() - gap; }
-    [[nodiscard]] int64_t index(int32_t head, int32_t pair, int32_t side) const {
-        return head * stride() + (interleaved ? 2 * pair + side : pair + side * pairs);
+    // Where a pair is read, and where it is written.
+    [[nodiscard]] int64_t from(int32_t head, int32_t pair, int32_t side) const {
+        return index(layout == simd::interleaved_pairs || layout == simd::interleaved_to_half, head, pair, side);
+    }
+    [[nodiscard]] int64_t to(int32_t head, int32_t pair, int32_t side) const {
+        return index(layout == simd::interleaved_pairs || layout == simd::half_to_interleaved, head, pair, side);
+    }
+
+private:
+    [[nodiscard]] int64_t index(bool interleaved, int32_t head, int32_t pair, int32_t side) const {
+        return head * stride() + (interleaved ? 2 * pair + side : pair + side * (pairs + apart));
     }
 };
+
+constexpr simd::rotate_layout all_layouts[] = {simd::half_pairs, simd::interleaved_pairs, simd::interleaved_to_half, simd::half_to_interleaved};
 
 class rope_kernels : public seeded {
 protected:
@@ -53,15 +67,15 @@ void rope_kernels::expect_pair(target t, const case_shape& shape, int32_t pair, 
         const double u = unit_roundoff(dtype::fp32), product = std::abs(before[side] * c);
         const double tolerance = u * product + (u + unit_roundoff(shape.type)) * std::abs(exact[side]) * 1.001 + subnormal_error(shape.type);
         ASSERT_LE(std::abs(after[side] - exact[side]), tolerance)
-            << name(t) << " " << name(shape.type) << (shape.interleaved ? " interleaved" : " half") << " pairs " << shape.pairs << " pair " << pair
-            << " side " << side << ": " << after[side] << " instead of " << exact[side];
+            << name(t) << " " << name(shape.type) << " layout " << shape.layout << " pairs " << shape.pairs << " pair " << pair << " side " << side
+            << ": " << after[side] << " instead of " << exact[side];
         if (t == target::scalar) continue;
         // The same bits on every vector target: fused in the same place, rounded to nearest even.
         uint32_t wanted_bits = 0;
         set_element(shape.type, &wanted_bits, fused[side]);
         ASSERT_EQ(after[side], element_value(shape.type, &wanted_bits))
-            << name(t) << " " << name(shape.type) << (shape.interleaved ? " interleaved" : " half") << " pairs " << shape.pairs << " pair " << pair
-            << " side " << side << ": not the bits of fma(" << x0 << ", " << x1 << ")";
+            << name(t) << " " << name(shape.type) << " layout " << shape.layout << " pairs " << shape.pairs << " pair " << pair << " side " << side
+            << ": not the bits of fma(" << x0 << ", " << x1 << ")";
     }
 }
 
@@ -81,22 +95,22 @@ void rope_kernels::check(target t, const case_shape& shape) {
         sin.as<float>()[i] = std::sin(angle) * 1.25f;
     }
     for (int32_t h = 0; h < shape.heads; ++h) {
-        for (int32_t i = 0; i < 2 * shape.pairs; ++i) {
+        for (int32_t i = 0; i < shape.slice(); ++i) {
             set_element(shape.type, x + static_cast<std::size_t>(h * shape.stride() + i) * bytes, normal());
         }
     }
     std::vector<std::byte> before(memory.bytes().begin(), memory.bytes().end());
     const std::byte* old = before.data() + (x - memory.data());
     const simd::kernel_table* kernels = simd::kernels_of(t);
-    kernels->rope.rotate[static_cast<int>(shape.type)][shape.interleaved ? 1 : 0](
-        {x, shape.stride(), shape.heads, shape.pairs, cos.as<float>(), sin.as<float>(), shape.misaligned ? 4096 : 0});
+    kernels->rope.rotate[static_cast<int>(shape.type)][shape.layout]({x, shape.stride(), shape.heads, shape.pairs, cos.as<float>(), sin.as<float>(),
+                                                                      shape.misaligned ? 4096 : 0, shape.apart == 0 ? 0 : shape.pairs + shape.apart});
     std::vector<bool> rotated(before.size());
     for (int32_t h = 0; h < shape.heads; ++h) {
         for (int32_t i = 0; i < shape.pairs; ++i) {
             double from[2], to[2];
             for (int32_t side = 0; side < 2; ++side) {
-                const auto at = static_cast<std::size_t>(shape.index(h, i, side)) * bytes;
-                from[side] = element_value(shape.type, old + at);
+                const auto at = static_cast<std::size_t>(shape.to(h, i, side)) * bytes;
+                from[side] = element_value(shape.type, old + static_cast<std::size_t>(shape.from(h, i, side)) * bytes);
                 to[side] = element_value(shape.type, x + at);
                 for (std::size_t b = 0; b < bytes; ++b) rotated[static_cast<std::size_t>(x - memory.data()) + at + b] = true;
             }
@@ -115,12 +129,14 @@ void rope_kernels::check(target t, const case_shape& shape) {
 TEST_F(rope_kernels, every_target_type_pairing_and_tail) {
     for (const target t : available_targets()) {
         for (const dtype type : all_types) {
-            for (const bool interleaved : {false, true}) {
+            for (const simd::rotate_layout layout : all_layouts) {
                 for (const int32_t dim : rotary_dims()) {
                     for (const guard edge : {guard::back, guard::front}) {
                         for (const bool misaligned : {false, true}) {
                             const auto heads = static_cast<int32_t>(dim > 200 ? 2 : 3);
-                            check(t, {type, interleaved, dim / 2, heads, misaligned ? 5 : 0, misaligned, edge});
+                            check(t, {type, layout, dim / 2, heads, misaligned ? 5 : 0, misaligned, edge});
+                            if (HasFatalFailure()) return;
+                            if (layout == simd::half_pairs) check(t, {type, layout, dim / 2, heads, 0, misaligned, edge, 3 + dim / 4});
                             if (HasFatalFailure()) return;
                         }
                     }
@@ -133,9 +149,34 @@ TEST_F(rope_kernels, every_target_type_pairing_and_tail) {
 TEST_F(rope_kernels, no_head_is_touched_when_there_is_none) {
     for (const target t : available_targets()) {
         for (const dtype type : all_types) {
-            for (int pairing = 0; pairing < 2; ++pairing) {
+            for (const simd::rotate_layout pairing : all_layouts) {
                 const float one[4] = {1, 1, 1, 1};
                 simd::kernels_of(t)->rope.rotate[static_cast<int>(type)][pairing]({nullptr, 8, 0, 4, one, one});
+            }
+        }
+    }
+}
+
+// A row of several positions holds the bits of its rows, whatever the order of the axes.
+TEST_F(rope_kernels, composed_rows_are_copies) {
+    for (const target t : available_targets()) {
+        for (const int32_t dim : rotary_dims()) {
+            const int32_t pairs = dim / 2;
+            for (int32_t axes = 1; axes <= 4; ++axes) {
+                const auto n = static_cast<std::size_t>(pairs);
+                std::deque<guarded_buffer> rows;
+                const float* of[4] = {};
+                for (int32_t a = 0; a < axes; ++a) {
+                    rows.emplace_back(2 * n * sizeof(float));
+                    for (std::size_t i = 0; i < 2 * n; ++i) rows.back().as<float>()[i] = normal();
+                    of[a] = rows.back().as<float>();
+                }
+                const guarded_buffer axis(n), row(2 * n * sizeof(float));
+                for (std::size_t i = 0; i < n; ++i) axis.as<uint8_t>()[i] = static_cast<uint8_t>(between(0, axes - 1));
+                simd::kernels_of(t)->rope.compose({of, axis.as<uint8_t>(), axes, pairs, row.as<float>()});
+                for (std::size_t i = 0; i < 2 * n; ++i) {
+                    ASSERT_EQ(row.as<float>()[i], of[axis.as<uint8_t>()[i % n]][i]) << name(t) << " pairs " << pairs << " axes " << axes << " " << i;
+                }
             }
         }
     }

@@ -34,6 +34,7 @@ TEST(bench, every_operation_gives_its_counters) {
                 {"decode_threads", "bf16/h32x8x128/n16384t1", {"speedup", "roof_speedup"}},
                 {"plan_build", "bf16/h32x8x128/n4096b1", {}},
                 {"rope_inplace", "bf16/h40x128/n4096", {"roof_share"}},
+                {"rope_ratio_mrope", "bf16/h32x8x128/l2", {"to_half"}},
                 {"rope_append", "bf16/l32h8x128/n1", {"roof_share"}},
                 {"append_share", "bf16/h32x8x128/n1024", {"share_of_step"}},
                 {"exp2", "fp32/n2048", {"roof_share"}}};

@@ -21,7 +21,7 @@ const std::filesystem::path golden = ROPEWALK_SOURCE_DIR "/tests/golden";
 // What this version cannot compute: kinds, and single files of kinds that it can.
 const std::set<std::string> unsupported_kinds = {"attention_bias",   "deberta_attention", "deberta_buckets", "learned",         "sinusoidal",
                                                  "sinusoidal_shift", "t5_attention",      "t5_buckets",      "xlnet_attention", "xlnet_pos_enc"};
-const std::set<std::string> unsupported_words = {"mrope", "dsv3_interleave", "chunk16"};
+const std::set<std::string> unsupported_words = {"chunk16"};
 
 bool expected_unsupported(const std::string& file, const std::string& kind) {
     if (unsupported_kinds.contains(kind)) return true;
@@ -40,7 +40,7 @@ TEST(golden, every_file_passes_or_is_known_to_be_unsupported) {
         EXPECT_EQ(checked->outcome, expected) << file << ": " << checked->note << ", error " << checked->error << " of " << checked->tolerance;
         passed += checked->outcome == verdict::passed;
     }
-    EXPECT_EQ(passed, 61);
+    EXPECT_EQ(passed, 65);
 }
 
 TEST(golden, works_without_threads) {
@@ -114,6 +114,11 @@ TEST_F(tampered_golden, parameters_of_the_wrong_type_are_named) {
                  "tensor q has shape [1, 8, 1, 64]; must be [-1, 9, -1, 64] (-1: any)");
     EXPECT_STREQ(check(replaced(name, R"(\"causal\": true)", R"(\"causal\": 1234)")).state().text(), "params.causal is 1234; must be true or false");
     EXPECT_STREQ(check(replaced(name, R"(\"scale\": 0.125)", R"(\"scalf\": 0.125)")).state().text(), "params.scale is null; must be a number");
+}
+
+TEST_F(tampered_golden, sections_that_do_not_sum_are_refused) {
+    EXPECT_STREQ(check(replaced("rope/qwen2vl_mrope_16_24_24_d128.safetensors", "[16, 24, 24]", "[16, 24, 25]")).state().text(),
+                 "sections sum to 65; must be rotary_dim / 2 = 64");
 }
 
 TEST_F(tampered_golden, flipped_bytes_never_crash) {

@@ -22,36 +22,45 @@ head_view heads_first_view(std::vector<float>& values, int64_t tokens, int32_t h
 std::vector<double> rotation_bounds(const std::vector<float>& x, int32_t dim, int32_t rotary_dim, rope_pairing pairing, double amplitude) {
     std::vector<double> bounds(x.size(), 0.0);
     const int32_t pairs = rotary_dim / 2;
+    const bool half_in = pairing == rope_pairing::half, half_out = pairing != rope_pairing::interleaved;
     for (std::size_t row = 0; row < x.size(); row += static_cast<std::size_t>(dim)) {
+        const auto place = [&](bool half, int32_t pair, int32_t side) {
+            return row + static_cast<std::size_t>(half ? pair + side * pairs : 2 * pair + side);
+        };
         for (int32_t i = 0; i < pairs; ++i) {
-            const std::size_t first = row + static_cast<std::size_t>(pairing == rope_pairing::half ? i : 2 * i);
-            const std::size_t second = pairing == rope_pairing::half ? first + static_cast<std::size_t>(pairs) : first + 1;
-            const double size = std::fabs(double{x[first]}) + std::fabs(double{x[second]});
-            bounds[first] = bounds[second] = 3.0 * unit_roundoff * amplitude * size;
+            const double size = std::fabs(double{x[place(half_in, i, 0)]}) + std::fabs(double{x[place(half_in, i, 1)]});
+            for (int32_t side = 0; side < 2; ++side) bounds[place(half_out, i, side)] = 3.0 * unit_roundoff * amplitude * size;
         }
     }
     return bounds;
 }
 
-// cos and sin [positions, pairs].
+// cos and sin [tokens, pairs], each pair from the row of its axis; positions [axes][tokens].
 status read_rows(const rope_table& table, const std::vector<int64_t>& positions, std::vector<float>& cos, std::vector<float>& sin) {
-    const auto pairs = static_cast<std::size_t>(table.pairs());
+    const rope_spec& spec = table.spec();
+    const std::size_t pairs = spec.inv_freq.size(), tokens = positions.size() / static_cast<std::size_t>(spec.axes());
+    std::vector<float> cos_row(pairs), sin_row(pairs);
     for (std::size_t t = 0; t < positions.size(); ++t) {
-        const status row = table.row(positions[t], std::span(cos).subspan(t * pairs, pairs), std::span(sin).subspan(t * pairs, pairs));
-        if (!row.ok()) return row;
+        if (const status row = table.row(positions[t], cos_row, sin_row); !row.ok()) return row;
+        for (std::size_t i = 0; i < pairs; ++i) {
+            if (!spec.axis_of_pair.empty() && spec.axis_of_pair[i] != t / tokens) continue;
+            cos[t % tokens * pairs + i] = cos_row[i];
+            sin[t % tokens * pairs + i] = sin_row[i];
+        }
     }
     return {};
 }
 
 // Rows of the table against fp64. Correct rounding errs by u/2 at most; the phase itself, formed in double, adds 1e-9 at position 10^6.
 status check_rows(golden_reader& golden, const rope_table& table, const std::vector<int64_t>& positions, comparison& checks) {
-    const auto tokens = static_cast<int64_t>(positions.size());
+    const rope_spec& spec = table.spec();
+    const auto tokens = static_cast<int64_t>(positions.size()) / spec.axes();
     const tensor<double> cos = golden.doubles("cos_f64", {1, tokens, table.pairs()});
     const tensor<double> sin = golden.doubles("sin_f64", {1, tokens, table.pairs()});
     if (!golden.state().ok()) return {};
     std::vector<float> cos_rows(cos.values.size()), sin_rows(sin.values.size());
     if (const status s = read_rows(table, positions, cos_rows, sin_rows); !s.ok()) return s;
-    const double tolerance = unit_roundoff * table.spec().amplitude;
+    const double tolerance = unit_roundoff * spec.amplitude;
     checks.absolute("cos", cos_rows, cos.values, tolerance);
     checks.absolute("sin", sin_rows, sin.values, tolerance);
     return {};
@@ -85,10 +94,10 @@ std::vector<float> single_columns(const tensor<float>& doubled, int32_t pairs) {
 
 // phase_mode::hf_f32 against what transformers computed in fp32: frequencies from the parameters; cos and sin from its own frequencies.
 status check_hf_f32(golden_reader& golden, int32_t rotary_dim, const std::vector<int64_t>& positions, comparison& checks) {
-    const auto tokens = static_cast<int64_t>(positions.size());
     const int32_t pairs = rotary_dim / 2;
     const result<rope_spec> made = rope_spec_of(golden.parameters(), rotary_dim, phase_mode::hf_f32);
     if (!made.ok()) return made.state();
+    const auto tokens = static_cast<int64_t>(positions.size()) / made->axes();
     const std::vector<float> inv_freq = golden.floats("inv_freq", {pairs}).values, amplitude = golden.floats("attention_factor", {1}).values;
     const tensor<float> cos = golden.floats("cos", {1, tokens, any_extent}), sin = golden.floats("sin", cos.shape);
     if (!golden.state().ok()) return {};
@@ -99,6 +108,7 @@ status check_hf_f32(golden_reader& golden, int32_t rotary_dim, const std::vector
     given.inv_freq.assign(inv_freq.begin(), inv_freq.end());
     given.amplitude = double{amplitude[0]};
     given.phases = phase_mode::hf_f32;
+    given.axis_of_pair = made->axis_of_pair;
     const result<rope_table> table = rope_table::growing(given);
     if (!table.ok()) return table.state();
     const std::vector<float> cos_columns = single_columns(cos, pairs), sin_columns = single_columns(sin, pairs);
@@ -122,7 +132,7 @@ status check_fused_append(const rope_table& table, const std::vector<int64_t>& p
     const result<runtime::mapped_memory> memory = runtime::mapped_memory::create(count * layout.page_stride_bytes());
     if (!memory.ok()) return memory.state();
     const kv_pages pages{memory->data(), layout, count};
-    std::vector<int64_t> slots(positions.size());
+    std::vector<int64_t> slots(static_cast<std::size_t>(k.tokens));
     for (std::size_t t = 0; t < slots.size(); ++t) slots[t] = static_cast<int64_t>(t);
     const status appended = kv_append(pages, slots, k, k, {&table, positions, options}, on);
     if (!appended.ok()) return appended;
@@ -146,8 +156,11 @@ status check_rope(golden_reader& golden, comparison& checks, executor& on) {
     if (!pairing.ok()) return pairing.state();
 
     const tensor<double> inv_freq = golden.doubles("inv_freq_f64", {rotary_dim / 2}), amplitude = golden.doubles("attention_factor_f64", {1});
-    const std::vector<int64_t> positions = golden.integers("position_ids", {1, any_extent}).values;
-    const auto tokens = static_cast<int64_t>(positions.size());
+    const int64_t axes = spec->axes();
+    const tensor<int64_t> streams =
+        axes == 1 ? golden.integers("position_ids", {1, any_extent}) : golden.integers("position_ids", {axes, 1, any_extent});
+    const std::vector<int64_t>& positions = streams.values;
+    const auto tokens = static_cast<int64_t>(positions.size()) / axes;
     tensor<float> q = golden.floats("q", {1, any_extent, tokens, head_dim}), k = golden.floats("k", {1, any_extent, tokens, head_dim});
     const tensor<double> q_out = golden.doubles("q_out_f64", q.shape), k_out = golden.doubles("k_out_f64", k.shape);
     if (!golden.state().ok()) return {};

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <ropewalk/rope_axes.hpp>
 #include "tools/lib/refusal.hpp"
 
 namespace ropewalk::toolkit {
@@ -70,11 +71,21 @@ double yarn_attention_factor(number_source& number, double factor) {
     return number("attention_factor", by_rule);
 }
 
-}  // namespace
+// The spec with the axes of params.mrope and params.mrope_section; as it is if there are none.
+result<rope_spec> with_axes_of(const json& parameters, const rope_spec& spec) {
+    const json &order = member(parameters, "mrope"), &given = member(parameters, "mrope_section");
+    if (order.is_null()) return spec;
+    std::vector<int32_t> sections;
+    for (const json& section : given.is_array() ? given : json::array()) {
+        if (!section.is_number_integer()) return refusal(status_code::corrupt_data, "params.mrope_section is {}; must be numbers", given.dump());
+        sections.push_back(section.get<int32_t>());
+    }
+    if (order == "contiguous") return with_axes(spec, axis_order::contiguous, sections);
+    if (order == "interleaved") return with_axes(spec, axis_order::interleaved, sections);
+    return refusal(status_code::unsupported, "mrope {}", order.dump());
+}
 
-result<rope_spec> rope_spec_of(const json& parameters, int32_t rotary_dim, phase_mode phases) {
-    if (!parameters.is_object()) return status(status_code::corrupt_data, "rope parameters are no JSON object");
-    if (!member(parameters, "mrope").is_null()) return status(status_code::unsupported, "mrope: several position axes");
+result<rope_spec> one_axis_spec_of(const json& parameters, int32_t rotary_dim, phase_mode phases) {
     const json& given = member(parameters, "rope_type");
     const std::string type = given.is_string() ? given.get<std::string>() : "default";
     number_source number(parameters);
@@ -111,10 +122,19 @@ result<rope_spec> rope_spec_of(const json& parameters, int32_t rotary_dim, phase
     return refusal(status_code::unsupported, "rope_type {}", type);
 }
 
+}  // namespace
+
+result<rope_spec> rope_spec_of(const json& parameters, int32_t rotary_dim, phase_mode phases) {
+    if (!parameters.is_object()) return status(status_code::corrupt_data, "rope parameters are no JSON object");
+    const result<rope_spec> spec = one_axis_spec_of(parameters, rotary_dim, phases);
+    return spec.ok() ? with_axes_of(parameters, *spec) : spec;
+}
+
 result<rope_pairing> pairing_of(const json& parameters) {
     const json& style = member(parameters, "pair_style");
     if (style == "half") return rope_pairing::half;
     if (style == "interleaved") return rope_pairing::interleaved;
+    if (style == "interleaved_in_half_out") return rope_pairing::interleaved_in_half_out;
     return refusal(status_code::unsupported, "pair_style {}", style.dump());
 }
 

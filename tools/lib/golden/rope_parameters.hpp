@@ -10,10 +10,10 @@
 namespace ropewalk::toolkit {
 
 // rope_type (default, linear, dynamic, yarn, longrope, llama3, proportional), rope_theta and what the type needs; dynamic and longrope need seq_len
-// too, the length of the sequence. `unsupported` names any other type, and multi-axis positions (mrope).
+// too, the length of the sequence; mrope (contiguous, interleaved) with mrope_section. `unsupported` names any other type and order.
 result<rope_spec> rope_spec_of(const nlohmann::json& parameters, int32_t rotary_dim, phase_mode phases = phase_mode::exact);
 
-// pair_style of golden files: half or interleaved; `unsupported` for any other.
+// pair_style of golden files: half, interleaved or interleaved_in_half_out; `unsupported` for any other.
 result<rope_pairing> pairing_of(const nlohmann::json& parameters);
 
 }  // namespace ropewalk::toolkit
