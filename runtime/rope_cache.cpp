@@ -75,29 +75,27 @@ status check_turn(const kv_pages& pages, std::span<const int64_t> slots, const c
     if (const status s = runtime::check_pages(pages); !s.ok()) return s;
     if (const status s = runtime::check_slots(slots, int64_t{pages.count} * pages.layout.page_tokens); !s.ok()) return s;
     if (const status s = runtime::check_distinct(slots); !s.ok()) return s;
-    if (angles.size() != slots.size()) {
-        return refuse(status_code::invalid_argument, "%s has %zu entries; must be %zu, one per slot", name, angles.size(), slots.size());
-    }
     if (const status s = runtime::check_rope(table, options); !s.ok()) return s;
+    if (const status s = runtime::check_streams(name, angles.size(), static_cast<int64_t>(slots.size()), table); !s.ok()) return s;
     if (options.inverse) return refuse(status_code::invalid_argument, "options.inverse is true; must be false");
-    if (const int32_t axes = table.spec().axes(); axes != 1) {
-        return refuse(status_code::unsupported, "the table has %d position axes; keys in pages are turned along one only", axes);
+    if (!table.spec().pure_rotation()) {
+        return refuse(status_code::invalid_argument, "table has xPos or FoPE; keys in pages are turned by pure rotations only");
     }
     return runtime::check_rope_slice("k", pages.layout.k_dim, table, options);
 }
 
-// Turns K of every slot by row_of(angle, scratch): cos [pairs] then sin [pairs], or null for none. Everything is checked.
+// Turns K of every slot by row_of(token, scratch): cos [pairs] then sin [pairs], or null for none. Everything is checked.
 template <class RowOf>
-void turn_keys(const kv_pages& pages, std::span<const int64_t> slots, std::span<const int64_t> angles, int32_t pairs, const rope_options& options,
-               const simd::kernel_table& kernels, executor& on, const RowOf& row_of) noexcept {
+void turn_keys(const kv_pages& pages, std::span<const int64_t> slots, int32_t pairs, const rope_options& options, const simd::kernel_table& kernels,
+               executor& on, const RowOf& row_of) noexcept {
     if (pairs == 0) return;
     const kv_layout& layout = pages.layout;
-    const simd::rotate_function rotate = kernels.rope.rotate[simd::fp32][static_cast<int>(options.pairing)];
+    const simd::rotate_function rotate = runtime::rotation_of(kernels, dtype::fp32, options, runtime::rope_action::shift);
     const auto turn = [&](int64_t slot, int32_t head, const float* by) {
         alignas(64) float row[simd::max_head_dim];
         runtime::read_k(pages, slot, head, row);
         if (layout.hadamard) kernels.kv.hadamard(row, layout.k_dim);
-        rotate({row + options.first_dim, 0, 1, pairs, by, by + pairs});
+        rotate({row + options.first_dim, 0, 1, pairs, by, by + pairs, 0, options.pair_distance});
         if (layout.hadamard) kernels.kv.hadamard(row, layout.k_dim);
         kernels.kv.pack_k[static_cast<int>(layout.k_type)](row, layout.k_dim, layout.k_dim, runtime::k_part(pages, slot / layout.page_tokens, head),
                                                            static_cast<int32_t>(slot % layout.page_tokens), 1);
@@ -106,10 +104,8 @@ void turn_keys(const kv_pages& pages, std::span<const int64_t> slots, std::span<
     runtime::for_each_panel_run(on, {slots, layout.kv_heads, elements, on.concurrency()}, panel_tokens,
                                 [&](const runtime::token_run& run, int32_t first_head, int32_t last_head) {
                                     float scratch[2 * runtime::max_rope_pairs];
-                                    const float* by = nullptr;
                                     for (int32_t i = 0; i < run.count; ++i) {
-                                        const int64_t* angle = &angles[static_cast<std::size_t>(run.token + i)];
-                                        if (i == 0 || angle[0] != angle[-1]) by = row_of(angle[0], scratch);
+                                        const float* by = row_of(run.token + i, scratch);
                                         if (by == nullptr) continue;
                                         for (int32_t head = first_head; head < last_head; ++head) turn(run.slot + i, head, by);
                                     }
@@ -134,9 +130,11 @@ status kv_rerotate(const kv_pages& pages, std::span<const int64_t> slots, std::s
         return refuse(status_code::invalid_argument, "the amplitude of to is %g times that of from; must be 2^-100 .. 2^100", ratio);
     }
     // R_to(p) R_from(p)^-1: a turn by the difference of the angles. Both rows carry their amplitudes.
-    turn_keys(pages, slots, positions, pairs, options, *kernels, on, [&](int64_t position, float* by) {
+    const runtime::rope_row_source old_rows(from, runtime::rope_action::rotate, options.conjugate, positions, *kernels);
+    const runtime::rope_row_source new_rows(to, runtime::rope_action::rotate, options.conjugate, positions, *kernels);
+    turn_keys(pages, slots, pairs, options, *kernels, on, [&](int64_t token, float* by) {
         float old_scratch[2 * runtime::max_rope_pairs], new_scratch[2 * runtime::max_rope_pairs];
-        const float *before = from.find_row(position, old_scratch), *after = to.find_row(position, new_scratch);
+        const float *before = old_rows.row(token, old_scratch), *after = new_rows.row(token, new_scratch);
         const double scale = 1.0 / (amplitude * amplitude);
         for (int32_t i = 0; i < pairs; ++i) {
             const double c0 = before[i], s0 = before[pairs + i], c1 = after[i], s1 = after[pairs + i];
@@ -155,9 +153,9 @@ status kv_shift(const kv_pages& pages, std::span<const int64_t> slots, std::span
     if (kernels == nullptr) return s;
     if (s = check_turn(pages, slots, "deltas", deltas, table, options); !s.ok()) return s;
     if (s = runtime::check_deltas(deltas, table); !s.ok()) return s;
-    const runtime::rope_row_source source(table, runtime::rope_action::shift);
-    turn_keys(pages, slots, deltas, table.pairs(), options, *kernels, on,
-              [&](int64_t delta, float* scratch) { return delta == 0 ? nullptr : source.row(delta, scratch); });
+    const runtime::rope_row_source source(table, runtime::rope_action::shift, options.conjugate, deltas, *kernels);
+    turn_keys(pages, slots, table.pairs(), options, *kernels, on,
+              [&](int64_t token, float* scratch) { return source.still(token) ? nullptr : source.row(token, scratch); });
     return {};
 }
 

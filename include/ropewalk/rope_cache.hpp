@@ -46,20 +46,21 @@ private:
     double theta_ = 0.0, factor_ = 0.0;  // of dynamic NTK, which has no long_ but a spec for each length; else 0
 };
 
-// Rotates keys that lie in pages anew: K of slots [tokens], turned by `from` at positions [tokens], becomes what `to` makes of it: the turn and the
-// amplitude of `from` are taken out, those of `to` are put in, by one rotation in fp32 that is rounded once to the type of the pages (quantised
+// Rotates keys that lie in pages anew: K of slots [tokens], turned by `from` at positions [axes][tokens], becomes what `to` makes of it: the turn and
+// the amplitude of `from` are taken out, those of `to` are put in, by one rotation in fp32 that is rounded once to the type of the pages (quantised
 // types: the whole row gets a new scale; each call costs one more rounding). One layer a call. Pages of all types, with kv_layout::hadamard too; V is
 // not touched.
 //
 // Slots are as in kv_append (no_slot is skipped) and must differ: one that is named twice is recognised as there, and is else turned twice. A page
-// that several sequences share is rotated for all of them: fork it first, or name it once. Both tables have as many pairs; options say which slice
+// that several sequences share is rotated for all of them: fork it first, or name it once. Both tables have as many pairs and axes, and are pure
+// rotations (no xPos, no FoPE); options say which slice
 // of the head and pairing they turn, inverse is refused. Everything is validated before the first write. Allocates nothing. Same bits for any
 // number of threads. Thread-safe for different slots.
 ROPEWALK_API status kv_rerotate(const kv_pages& pages, std::span<const int64_t> slots, std::span<const int64_t> positions, const rope_table& from,
                                 const rope_table& to, const rope_options& options = {}, executor& on = default_executor()) noexcept;
 
-// Moves keys that lie in pages by deltas [tokens] positions (either sign, |delta| < 2^31): R(p + delta) from R(p), for instance after tokens before
-// them were evicted. The amplitude is not applied again; a key whose delta is 0 is not written. All else as kv_rerotate.
+// Moves keys that lie in pages by deltas [axes][tokens] positions (either sign, |delta| < 2^31): R(p + delta) from R(p), for instance after tokens
+// before them were evicted. The amplitude is not applied again; a key whose delta is 0 is not written. All else as kv_rerotate.
 ROPEWALK_API status kv_shift(const kv_pages& pages, std::span<const int64_t> slots, std::span<const int64_t> deltas, const rope_table& table,
                              const rope_options& options = {}, executor& on = default_executor()) noexcept;
 

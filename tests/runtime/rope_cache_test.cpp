@@ -240,12 +240,23 @@ TEST_F(rope_cache, rerotating_replaces_turn_and_amplitude) {
 // ---- kv_shift ------------------------------------------------------------------------------------------------------------------------------
 
 TEST_F(rope_cache, shifting_in_pages_is_shifting_gathered_keys) {
-    const rope_table table = table_of(with_amplitude(taken(rope_spec::standard(32, 1e4)), 1.0693147));
+    rope_spec spec = with_amplitude(taken(rope_spec::standard(32, 1e4)), 1.0693147);
+    const rope_table plain = table_of(spec);
+    for (std::size_t i = 0; i < 16; ++i) spec.axis_of_pair.push_back(static_cast<uint8_t>(i % 3));
+    const rope_table three_axes = table_of(spec);
+    const struct {
+        const rope_table& table;
+        rope_options options;
+    } cases[] = {{plain, {}},
+                 {plain, {.pairing = rope_pairing::interleaved, .first_dim = 5}},
+                 {plain, {.pairing = rope_pairing::interleaved_in_half_out}},
+                 {plain, {.pair_distance = 20, .conjugate = true}},
+                 {three_axes, {}}};
     for (const kv_layout& layout : all_layouts) {
-        for (const rope_options& options : {rope_options{}, rope_options{rope_pairing::interleaved, false, 5}}) {
+        for (const auto& [table, options] : cases) {
             page_memory shifted(layout, 3);
             const numbers slots = random_slots(3 * layout.page_tokens, 40);
-            numbers deltas(40);
+            numbers deltas(static_cast<std::size_t>(40 * table.spec().axes()));
             for (int64_t& delta : deltas) delta = between(0, 1) != 0 ? -17 : between(-100000, 100000);
             for (int64_t& delta : deltas) delta += delta == 0;
             strided_tensor k = random_tensor(40, layout.kv_heads, layout.k_dim);
@@ -348,6 +359,10 @@ TEST_F(rope_cache, turning_allocates_nothing) {
 TEST_F(rope_cache, refused_calls_name_argument_value_and_rule_and_write_nothing) {
     const rope_table table = table_of(taken(rope_spec::standard(64, 1e4))), narrow = table_of(taken(rope_spec::standard(32, 1e4))),
                      fixed = *rope_table::fixed(taken(rope_spec::standard(64, 1e4)), 100);
+    rope_spec xpos = taken(rope_spec::standard(64, 1e4));
+    xpos.xpos.base = 512.0;
+    EXPECT_EQ(std::string(kv_shift(page_memory(all_layouts[1], 1).view(), {}, {}, table_of(xpos)).text()),
+              "table has xPos or FoPE; keys in pages are turned by pure rotations only");
     rope_spec three_axes = taken(rope_spec::standard(64, 1e4));
     three_axes.axis_of_pair.assign(32, 2);
     page_memory pages(all_layouts[1], 2);
@@ -364,12 +379,12 @@ TEST_F(rope_cache, refused_calls_name_argument_value_and_rule_and_write_nothing)
     };
     EXPECT_EQ(shift({0, 128}, two, table), "slots[1] is 128; must be no_slot (-1) or 0 .. 127");
     EXPECT_EQ(shift({4, 4}, two, table), "slots names 4 twice (again in the run at index 1); slots must differ");
-    EXPECT_EQ(shift(two, {5}, table), "deltas has 1 entries; must be 2, one per slot");
+    EXPECT_EQ(shift(two, {5}, table), "deltas has 1 entries; must be [axes][tokens] = 1 x 2");
     EXPECT_EQ(shift(two, {5, 100}, fixed), "deltas[1] is 100; must be within 99 of 0");
     EXPECT_EQ(shift(two, two, table, {.inverse = true}), "options.inverse is true; must be false");
     EXPECT_EQ(shift(two, two, table, {.first_dim = 1}), "k.dim is 64; must be at least first_dim + rotary_dim = 1 + 64");
-    EXPECT_EQ(shift(two, two, table_of(three_axes)), "the table has 3 position axes; keys in pages are turned along one only");
-    EXPECT_EQ(rerotate({5}, table, table), "positions has 1 entries; must be 2, one per slot");
+    EXPECT_EQ(shift(two, two, table_of(three_axes)), "deltas has 2 entries; must be [axes][tokens] = 3 x 2");
+    EXPECT_EQ(rerotate({5}, table, table), "positions has 1 entries; must be [axes][tokens] = 1 x 2");
     EXPECT_EQ(rerotate({5, -1}, table, table), "positions[1] is -1; must be 0 .. 2147483647");
     EXPECT_EQ(rerotate({5, 100}, table, fixed), "positions[1] is 100; must be 0 .. 99");
     EXPECT_EQ(rerotate({5, 6}, table, narrow), "to has 16 pairs; must be 32, as many as from");
