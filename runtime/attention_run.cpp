@@ -114,7 +114,29 @@ void execute(run_context& context, executor& on) noexcept {
     on.run(workers, run_worker, &context);
 }
 
-simd::attend_tensors make_tensors(const attention_plan::state& plan, const const_head_view& q, const head_view& out, std::span<float> lse) {
+// The bias of a layer, if it has one of its own, has the form of the plan's.
+status check_layer(const attention_plan::state& plan, const attention_layer& layer) {
+    if (layer.bias == nullptr) return {};
+    const attention_bias::state* given = layer.bias->internals();
+    const attention_bias::state* built = plan.bias.internals();
+    if (built == nullptr || given == nullptr) {
+        return refuse(status_code::invalid_argument, "layer.bias is %s; the plan was built %s one", given == nullptr ? "empty" : "given",
+                      built == nullptr ? "without" : "with");
+    }
+    const simd::attend_bias &a = given->values, &b = built->values;
+    if (given->kind != built->kind || given->heads != built->heads || a.height != b.height || a.width != b.width || a.class_token != b.class_token) {
+        return refuse(status_code::invalid_argument, "layer.bias differs in its form, heads or grid from the bias that the plan was built with");
+    }
+    if (given->kind == simd::bias_kind::rows && (given->tokens < plan.q_tokens || a.keys < plan.most_keys)) {
+        return refuse(status_code::out_of_range, "layer.bias has rows of %lld tokens and %lld keys; the plan has %lld and %lld",
+                      static_cast<long long>(given->tokens), static_cast<long long>(a.keys), static_cast<long long>(plan.q_tokens),
+                      static_cast<long long>(plan.most_keys));
+    }
+    return {};
+}
+
+simd::attend_tensors make_tensors(const attention_plan::state& plan, const const_head_view& q, const head_view& out, std::span<float> lse,
+                                  const attention_layer& layer) {
     simd::attend_tensors tensors{};
     tensors.q = static_cast<const std::byte*>(q.data);
     tensors.q_token_stride = q.token_stride;
@@ -125,6 +147,8 @@ simd::attend_tensors make_tensors(const attention_plan::state& plan, const const
     tensors.lse = lse.empty() ? nullptr : lse.data();
     tensors.slopes = plan.slopes.data();
     tensors.sinks = plan.sinks.data();
+    const attention_bias& bias = layer.bias != nullptr ? *layer.bias : plan.bias;
+    if (!bias.empty()) tensors.bias = bias.internals()->values;
     return tensors;
 }
 
@@ -132,8 +156,19 @@ simd::attend_tensors make_tensors(const attention_plan::state& plan, const const
 
 status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, head_view out, std::span<float> lse, std::span<std::byte> workspace,
            executor& on) noexcept {
+    return run(plan, q, pages, out, lse, workspace, attention_layer{}, on);
+}
+
+status run(const attention_plan& plan, const_head_view q, const_head_view k, const_head_view v, head_view out, std::span<float> lse,
+           std::span<std::byte> workspace, executor& on) noexcept {
+    return run(plan, q, k, v, out, lse, workspace, attention_layer{}, on);
+}
+
+status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, head_view out, std::span<float> lse, std::span<std::byte> workspace,
+           const attention_layer& layer, executor& on) noexcept {
     const attention_plan::state* state = plan.internals();
     if (auto s = check_run(state, true, q, out, lse, workspace); !s) return s;
+    if (auto s = check_layer(*state, layer); !s) return s;
     if (auto s = runtime::check_pages(pages); !s) return s;
     const kv_layout &given = pages.layout, &built = state->layout;
     if (given.k_type != built.k_type || given.v_type != built.v_type || given.kv_heads != built.kv_heads || given.k_dim != built.k_dim ||
@@ -144,16 +179,17 @@ status run(const attention_plan& plan, const_head_view q, const kv_pages& pages,
     if (pages.count < state->page_count) {
         return refuse(status_code::out_of_range, "pages.count is %d; the plan was built for %d pages", pages.count, state->page_count);
     }
-    run_context context{*state, make_tensors(*state, q, out, lse), workspace.data()};
+    run_context context{*state, make_tensors(*state, q, out, lse, layer), workspace.data()};
     context.tensors.pages = pages.base;
     execute(context, on);
     return {};
 }
 
 status run(const attention_plan& plan, const_head_view q, const_head_view k, const_head_view v, head_view out, std::span<float> lse,
-           std::span<std::byte> workspace, executor& on) noexcept {
+           std::span<std::byte> workspace, const attention_layer& layer, executor& on) noexcept {
     const attention_plan::state* state = plan.internals();
     if (auto s = check_run(state, false, q, out, lse, workspace); !s) return s;
+    if (auto s = check_layer(*state, layer); !s) return s;
     const simd::attend_shape& shape = state->shape;
     const auto check_plain = [&](const char* argument, const const_head_view& view, int type, int32_t dim) {
         if (static_cast<int>(view.type) != type) {
@@ -169,7 +205,7 @@ status run(const attention_plan& plan, const_head_view q, const_head_view k, con
     };
     if (auto s = check_plain("k", k, shape.k_type, shape.k_dim); !s) return s;
     if (auto s = check_plain("v", v, shape.v_type, shape.v_dim); !s) return s;
-    run_context context{*state, make_tensors(*state, q, out, lse), workspace.data()};
+    run_context context{*state, make_tensors(*state, q, out, lse, layer), workspace.data()};
     context.tensors.k = static_cast<const std::byte*>(k.data);
     context.tensors.v = static_cast<const std::byte*>(v.data);
     context.tensors.k_token_stride = k.token_stride;

@@ -3,11 +3,14 @@
 
 #include <ropewalk/alibi.hpp>
 #include <ropewalk/attention.hpp>
+#include <ropewalk/attention_bias.hpp>
 #include <ropewalk/executor.hpp>
 #include <ropewalk/isa.hpp>
 #include <ropewalk/kv_cache.hpp>
 #include <ropewalk/kv_pages.hpp>
 #include <ropewalk/query_temperature.hpp>
+#include <ropewalk/relative_bias.hpp>
+#include <ropewalk/relative_buckets.hpp>
 #include <ropewalk/rope.hpp>
 #include <ropewalk/rope_axes.hpp>
 #include <ropewalk/rope_cache.hpp>

@@ -88,6 +88,18 @@ attention_batch batch_of(const attention_case& c, const std::vector<int64_t>& q_
 
 }  // namespace
 
+bool is_span(const std::vector<int64_t>& keep, const attention_span& span, int64_t q_tokens, int64_t kv_tokens) {
+    for (int64_t i = 0; i < q_tokens; ++i) {
+        const int64_t position = kv_tokens - q_tokens + i;
+        for (int64_t j = 0; j < kv_tokens; ++j) {
+            const bool near = position - j <= span.left && j - position <= span.right;
+            const bool seen = near && (span.chunk == 0 || position / span.chunk == j / span.chunk);
+            if (seen != (keep[static_cast<std::size_t>(i * kv_tokens + j)] != 0)) return false;
+        }
+    }
+    return true;
+}
+
 result<attention_output> run_contiguous(const attention_case& c, executor& on) {
     const std::vector<int64_t> q_indptr = offsets_of(c.q_lens), kv_indptr = offsets_of(c.kv_lens);
     attention_batch batch = batch_of(c, q_indptr);

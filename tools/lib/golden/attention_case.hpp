@@ -28,6 +28,9 @@ struct attention_output {
     std::vector<float> lse;  // [sum q_lens, heads]
 };
 
+// True if keep [q_tokens, kv_tokens] is what the span lets end-aligned rows see.
+bool is_span(const std::vector<int64_t>& keep, const attention_span& span, int64_t q_tokens, int64_t kv_tokens);
+
 // Plain K and V.
 result<attention_output> run_contiguous(const attention_case& c, executor& on);
 

@@ -41,7 +41,11 @@ status check_attention(golden_reader& golden, comparison& checks, executor& on);
 status check_attention_chunked(golden_reader& golden, comparison& checks, executor& on);
 status check_attention_ragged(golden_reader& golden, comparison& checks, executor& on);
 status check_attention_mask(golden_reader& golden, comparison& checks, executor& on);
+status check_attention_bias(golden_reader& golden, comparison& checks, executor& on);
+status check_t5_attention(golden_reader& golden, comparison& checks, executor& on);
 status check_attention_mla(golden_reader& golden, comparison& checks, executor& on);
+status check_t5_buckets(golden_reader& golden, comparison& checks, executor& on);
+status check_deberta_buckets(golden_reader& golden, comparison& checks, executor& on);
 status check_trace(golden_reader& golden, comparison& checks, executor& on);
 
 // Largest absolute errors that an fp32 kernel may show against the fp64 truth on unit-variance inputs, from tests/golden/README.md: three to five
