@@ -58,6 +58,11 @@ struct attention_plan::state {
     int64_t kv_rows = 0;        // plain: rows that K and V must have
     std::vector<float> slopes;  // includes log2(e)
     std::vector<float> sinks;
+    std::vector<int32_t> relative_index;  // attention_problem::relative
+    int64_t relative_first = 0;           // distance of its first entry
+    int64_t relative_rows = 0;            // that its tables must have
+    std::vector<uint8_t> q_segments;
+    std::vector<uint8_t> k_segments;
     std::vector<int32_t> page_ids;
     std::vector<uint64_t> tree_masks;  // as given, less what the window hides
     std::vector<int32_t> tree_depths;  // [q_tokens] if there are trees

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -57,10 +58,11 @@ struct sequence_input {
     int64_t q_len = 0, kv_len = 0;
     std::optional<int64_t> q_start;  // end-aligned if not given
     tensor q, k, v;
-    std::vector<uint64_t> tree = {};  // attention_batch::tree_masks
+    std::vector<uint64_t> tree = {};                        // attention_batch::tree_masks
+    std::vector<uint8_t> q_segments = {}, k_segments = {};  // [q_len], [kv_len] where relative terms have segments
 
     static sequence_input random(const attention_problem& p, dtype k_type, dtype v_type, int64_t q_len, int64_t kv_len, std::mt19937& generator) {
-        sequence_input s{q_len, kv_len, {}, {}, {}, {}, {}};
+        sequence_input s{q_len, kv_len, {}, {}, {}, {}, {}, {}, {}};
         s.q = tensor::random(p.q_type, q_len * p.heads * p.k_dim, generator);
         s.k = tensor::random(k_type, kv_len * p.kv_heads * p.k_dim, generator);
         s.v = tensor::random(v_type, kv_len * p.kv_heads * p.v_dim, generator);
@@ -87,6 +89,7 @@ struct run_options {
     bool poison = true;                         // pages full of NaN before they are written
     std::optional<dtype> k_pages{}, v_pages{};  // types of the pages; those of the tensors if not given
     bool hadamard = false;
+    const relative_tensors* relative = nullptr;
     std::vector<sequence_input>* stored = nullptr;  // receives the sequences with K and V as the pages hold them
 };
 
@@ -106,6 +109,7 @@ struct batch_tables {
     std::vector<int64_t> q_indptr{0}, kv_lens, q_starts, page_indptr{0}, kv_indptr{0}, tree_indptr{0};
     std::vector<uint64_t> tree_masks;
     std::vector<int32_t> page_ids;
+    std::vector<uint8_t> q_segments, k_segments;
 };
 
 inline std::vector<float> to_floats(dtype type, const std::vector<std::byte>& bytes) {
@@ -150,6 +154,7 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
         t.kv_indptr.push_back(t.kv_indptr.back() + s.kv_len);
         t.tree_masks.insert(t.tree_masks.end(), s.tree.begin(), s.tree.end());
         t.tree_indptr.push_back(static_cast<int64_t>(t.tree_masks.size()));
+        t.q_segments.insert(t.q_segments.end(), s.q_segments.begin(), s.q_segments.end());
         q.insert(q.end(), s.q.bytes.begin(), s.q.bytes.end());
         k.insert(k.end(), s.k.bytes.begin(), s.k.bytes.end());
         v.insert(v.end(), s.v.bytes.begin(), s.v.bytes.end());
@@ -166,6 +171,13 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     batch.q_starts = t.q_starts;
     batch.tree_masks = t.tree_masks;
     if (!t.tree_masks.empty()) batch.tree_indptr = t.tree_indptr;
+    batch.q_segments = t.q_segments;
+    const auto place_segments = [&](std::size_t s, std::size_t first, std::size_t most) {  // most: of all sequences
+        if (sequences[s].k_segments.empty()) return;
+        t.k_segments.resize(most, 0xff);
+        std::ranges::copy(sequences[s].k_segments, t.k_segments.begin() + static_cast<std::ptrdiff_t>(first));
+        batch.k_segments = t.k_segments;
+    };
     kv_layout layout =
         layout_of(p, options.k_pages.value_or(k_type), options.v_pages.value_or(v_type), options.page_tokens == 0 ? 64 : options.page_tokens);
     layout.hadamard = options.hadamard;
@@ -173,6 +185,8 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     kv_pages pages;
     if (options.page_tokens == 0) {
         batch.kv_indptr = t.kv_indptr;
+        for (std::size_t s = 0; s < sequences.size(); ++s)
+            place_segments(s, static_cast<std::size_t>(t.kv_indptr[s]), static_cast<std::size_t>(kv_tokens));
         const status built = plan.build(p, batch, k_type, v_type, options.concurrency);
         EXPECT_TRUE(built.ok()) << built.text();
     } else {
@@ -199,6 +213,10 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
         const status appended = kv_append(pages, slots, k_view, v_view, {}, serial);
         EXPECT_TRUE(appended.ok()) << appended.text();
         if (options.stored != nullptr) *options.stored = stored_sequences(p, sequences, pages, slots);
+        const auto page_tokens = static_cast<std::size_t>(options.page_tokens);
+        for (std::size_t s = 0; s < sequences.size(); ++s) {
+            place_segments(s, static_cast<std::size_t>(t.page_indptr[s]) * page_tokens, t.page_ids.size() * page_tokens);
+        }
         batch.page_indptr = t.page_indptr;
         batch.page_ids = t.page_ids;
         const status built = plan.build(p, batch, layout, count, options.concurrency);
@@ -214,15 +232,20 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     executor& on = options.on != nullptr ? *options.on : serial;
     const const_head_view q_view = dense_view(static_cast<const void*>(q.data()), p.q_type, tokens, p.heads, p.k_dim);
     const head_view out_view = dense_view(static_cast<void*>(out.data()), p.out_type, tokens, p.heads, p.v_dim);
-    const status ran = options.page_tokens == 0 ? run(plan, q_view, k_view, v_view, out_view, result.lse, workspace.bytes(), on)
-                                                : run(plan, q_view, pages, out_view, result.lse, workspace.bytes(), on);
+    const auto run_over = [&](const auto&... keys) {
+        if (options.relative == nullptr) return run(plan, q_view, keys..., out_view, result.lse, workspace.bytes(), on);
+        return run(plan, q_view, keys..., *options.relative, out_view, result.lse, workspace.bytes(), on);
+    };
+    const status ran = options.page_tokens == 0 ? run_over(k_view, v_view) : run_over(pages);
     EXPECT_TRUE(ran.ok()) << ran.text();
     result.out = to_floats(p.out_type, out);
     return result;
 }
 
-inline reference_result reference_of(const attention_problem& p, const sequence_input& s) {
+inline reference_result reference_of(const attention_problem& p, const sequence_input& s,
+                                     std::function<double(int64_t i, int32_t h, int64_t j)> term = nullptr) {
     reference_problem r;
+    r.term = std::move(term);
     r.heads = p.heads;
     r.kv_heads = p.kv_heads;
     r.k_dim = p.k_dim;

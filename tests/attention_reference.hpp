@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct reference_problem {
     std::vector<double> slopes;  // [heads] or empty
     std::vector<double> sinks;   // [heads] or empty
     std::vector<uint64_t> tree;  // [q_len][ceil(q_len / 64)] or empty: attention_batch::tree_masks
+
+    std::function<double(int64_t i, int32_t h, int64_t j)> term;  // beside q.k, before the scale; or none
 
     bool drafted(int64_t j) const { return !tree.empty() && j >= kv_len - q_len; }
     bool tree_bit(int64_t i, int64_t j) const { return (tree[static_cast<std::size_t>(i * ((q_len + 63) / 64) + j / 64)] >> (j % 64) & 1) != 0; }
@@ -54,6 +57,7 @@ reference_result reference_attention(const reference_problem& p, const std::vect
                     s += double(q[static_cast<std::size_t>((i * p.heads + h) * p.k_dim + d)]) *
                          double(k[static_cast<std::size_t>((j * p.kv_heads + kv_head) * p.k_dim + d)]);
                 }
+                if (p.term) s += p.term(i, h, j);
                 s *= p.scale;
                 if (p.softcap != 0.0) s = p.softcap * std::tanh(s / p.softcap);
                 if (!p.slopes.empty()) s -= p.slopes[static_cast<std::size_t>(h)] * std::fabs(double(position - key_position));

@@ -42,6 +42,8 @@ struct attention_span {
 //   fast      Also rounds fp32 queries, and meets int4 pages in integer dots with q and p at 8 bits: errors up to a few 1e-3 of max |v|.
 enum class attention_precision : int32_t { standard = 0, fast = 1 };
 
+struct relative_terms;  // relative_attention.hpp
+
 struct attention_problem {
     int32_t heads = 0;  // query heads, a multiple of kv_heads
     int32_t kv_heads = 0;
@@ -57,6 +59,8 @@ struct attention_problem {
     const float* alibi_slopes = nullptr;
     // [heads] or null: per-head logit that takes part in the softmax but has no value (gpt-oss sinks). 0 is a legal sink. lse includes it.
     const float* sinks = nullptr;
+    // Vector relative terms (relative_attention.hpp), or null. Copied by the plan.
+    const relative_terms* relative = nullptr;
 };
 
 // A ragged batch of sequences that each bring q_len query tokens and have kv_len keys; prefill, chunked prefill and decode may be mixed. Row r of q
@@ -86,6 +90,10 @@ struct attention_batch {
     // The words of a chain (row i: bits 0 .. i) give the bits of causal attention.
     std::span<const uint64_t> tree_masks = {};
     std::span<const int64_t> tree_indptr = {};  // [sequences + 1], ascending from 0
+    // Segments of query tokens and keys where problem.relative has segment terms, else empty. Key j of sequence s is at kv_indptr[s] + j, or with
+    // pages at page_indptr[s] * page_tokens + j.
+    std::span<const uint8_t> q_segments = {};  // [query tokens]
+    std::span<const uint8_t> k_segments = {};  // [kv_indptr.back()], or [page_ids * page_tokens]
 };
 
 // What to do in a step: offsets only, no pointers to tensors, so one plan serves every layer of the same geometry. Building reuses the memory of the
