@@ -8,6 +8,7 @@
 #include <ropewalk/kv_cache.hpp>
 #include <ropewalk/kv_pages.hpp>
 #include <ropewalk/relative_attention.hpp>
+#include <ropewalk/relative_buckets.hpp>
 #include <ropewalk/rope.hpp>
 #include <ropewalk/status.hpp>
 #include <ropewalk/types.hpp>

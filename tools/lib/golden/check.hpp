@@ -44,6 +44,8 @@ status check_attention_mask(golden_reader& golden, comparison& checks, executor&
 status check_attention_mla(golden_reader& golden, comparison& checks, executor& on);
 status check_deberta_attention(golden_reader& golden, comparison& checks, executor& on);
 status check_xlnet_attention(golden_reader& golden, comparison& checks, executor& on);
+status check_t5_buckets(golden_reader& golden, comparison& checks, executor& on);
+status check_deberta_buckets(golden_reader& golden, comparison& checks, executor& on);
 status check_trace(golden_reader& golden, comparison& checks, executor& on);
 
 // Largest absolute errors that an fp32 kernel may show against the fp64 truth on unit-variance inputs, from tests/golden/README.md: three to five
