@@ -196,7 +196,8 @@ TEST_F(relative_attention, other_types_match_definition) {
     }
     // Keys that are stored turned.
     const layer l = bert_query(64, 200);
-    const attention_problem p = problem(4, 2, 64, l);
+    attention_problem p = problem(4, 2, 64, l);
+    p.v_dim = 64;
     expect_matches(p, l, {sequence(p, 40, 160)}, {.page_tokens = 64, .k_pages = dtype::int4, .v_pages = dtype::int4, .hadamard = true});
 }
 
@@ -339,6 +340,20 @@ TEST_F(relative_attention, no_row_is_a_term_of_zero) {
     l.terms.index = {0, {-1, 3, -1}};
     const attention_problem p = problem(2, 1, 16, l);
     expect_matches(p, l, {sequence(p, 50, 200)}, {});
+}
+
+// What a step needs beside its tensors does not grow with the sequence.
+TEST_F(relative_attention, workspace_is_of_a_tile) {
+    const layer l = xlnet(12, 64, 16384, 16384, true, false);
+    const attention_problem p = problem(12, 12, 64, l);
+    const auto bytes = [&](int64_t tokens) {
+        const std::vector<int64_t> indptr{0, tokens}, kv_lens{tokens};
+        attention_plan plan;
+        EXPECT_TRUE(plan.build(p, {indptr, kv_lens, {}, {}, {}, indptr}, dtype::fp32, dtype::fp32, 1).ok());
+        return plan.workspace_bytes();
+    };
+    EXPECT_EQ(bytes(16384), bytes(1024));
+    EXPECT_LT(bytes(16384), std::size_t{1} << 20);
 }
 
 // ---- indices ---------------------------------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ result<seen_range> range_of(int64_t queries, int64_t keys, int64_t start, const 
         range.first = std::min(range.first, j);
         range.last = j + 1;
     }
+    range.first = std::min(range.first, range.last);  // nothing is seen
     for (const bool causal : {false, true}) {
         bool same = true;
         for (int64_t i = 0; i < queries; ++i) {
