@@ -55,7 +55,9 @@ void compare_relative(benchmark::State& state, const pages_shape& shape, relativ
     run_iterations(
         state, "ratio",
         [&](int64_t) {
-            return timed([&] { return run(relative.plan(), relative.q(), kv.pages(0), layer.tensors, relative.out(), {}, relative.workspace()); });
+            return timed([&] {
+                return run(relative.plan(), relative.q(), kv.pages(0), relative.out(), {}, relative.workspace(), {nullptr, &layer.tensors});
+            });
         },
         [&](int64_t, double seconds, samples& counters) {
             counters.add("ratio", seconds / plain.seconds(kv.pages(0)));

@@ -1,9 +1,11 @@
-// ALiBi slopes, in double from the closed form; both rules give the same numbers for the head counts that models use.
+// ALiBi slopes, in double from the closed form; the rules of Press and MPT give the same numbers for the head counts that models use.
 #include <ropewalk/alibi.hpp>
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+
+#include <ropewalk/types.hpp>
 
 #include "runtime/refuse.hpp"
 
@@ -44,8 +46,12 @@ status alibi_slopes(std::span<float> slopes, alibi_rule rule, double max_exponen
     switch (rule) {
         case alibi_rule::press: press(slopes, max_exponent); return {};
         case alibi_rule::mpt: mpt(slopes, max_exponent); return {};
+        case alibi_rule::falcon:
+            press(slopes, max_exponent);
+            for (float& slope : slopes) slope = bf16_to_float(float_to_bf16(slope));
+            return {};
     }
-    return runtime::refuse(status_code::invalid_argument, "rule is %d; must be 0 (press) or 1 (mpt)", static_cast<int>(rule));
+    return runtime::refuse(status_code::invalid_argument, "rule is %d; must be 0 (press), 1 (mpt) or 2 (falcon)", static_cast<int>(rule));
 }
 
 }  // namespace ropewalk

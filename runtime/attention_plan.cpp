@@ -68,6 +68,22 @@ status check_problem(const attention_problem& problem) {
         return refuse(status_code::invalid_argument, "problem.span is {left %lld, right %lld}; both must be >= 0",
                       static_cast<long long>(problem.span.left), static_cast<long long>(problem.span.right));
     }
+    if (problem.span.chunk < 0) {
+        return refuse(status_code::invalid_argument, "problem.span.chunk is %lld; must be >= 1, or 0 (off)",
+                      static_cast<long long>(problem.span.chunk));
+    }
+    if (problem.place < bias_place::after_softcap || problem.place > bias_place::before_scale) {
+        return refuse(status_code::invalid_argument, "problem.place is %d; must be 0 (after softcap), 1 (before softcap) or 2 (before scale)",
+                      static_cast<int>(problem.place));
+    }
+    if (problem.bias != nullptr && !problem.bias->empty()) {
+        if (problem.alibi_slopes != nullptr)
+            return refuse(status_code::invalid_argument, "problem.bias is given beside alibi_slopes; one must be null");
+        if (problem.bias->heads() != problem.heads) {
+            return refuse(status_code::invalid_argument, "problem.bias has %d heads; must have problem.heads = %d", problem.bias->heads(),
+                          problem.heads);
+        }
+    }
     for (int32_t h = 0; problem.alibi_slopes != nullptr && h < problem.heads; ++h) {
         if (!std::isfinite(problem.alibi_slopes[h])) {
             return refuse(status_code::invalid_argument, "problem.alibi_slopes[%d] is %g; must be finite", h, double{problem.alibi_slopes[h]});
@@ -200,6 +216,79 @@ status check_trees(const attention_batch& batch) {
     return {};
 }
 
+status check_ranges(const attention_batch& batch) {
+    const auto tokens = static_cast<std::size_t>(batch.q_indptr.back());
+    for (const auto& [name, indices] : {std::pair{"key_first", batch.key_first}, {"key_last", batch.key_last}}) {
+        if (indices.empty()) continue;
+        if (indices.size() != tokens) {
+            return refuse(status_code::invalid_argument, "batch.%s has %zu entries; must be empty or have one for each of %zu query tokens", name,
+                          indices.size(), tokens);
+        }
+        for (std::size_t s = 0; s < batch.kv_lens.size(); ++s) {
+            for (auto i = static_cast<std::size_t>(batch.q_indptr[s]); i < static_cast<std::size_t>(batch.q_indptr[s + 1]); ++i) {
+                if (indices[i] >= 0 && indices[i] <= batch.kv_lens[s]) continue;
+                return refuse(status_code::out_of_range, "batch.%s[%zu] is %lld; must be 0 to kv_len = %lld of sequence %zu", name, i,
+                              static_cast<long long>(indices[i]), static_cast<long long>(batch.kv_lens[s]), s);
+            }
+        }
+    }
+    return {};
+}
+
+bool has_words(std::span<const int64_t> indptr, std::size_t s) { return !indptr.empty() && indptr[s] < indptr[s + 1]; }
+
+status check_masks(const attention_batch& batch) {
+    if (batch.key_mask_indptr.empty() && batch.key_masks.empty()) return {};
+    const std::size_t sequences = batch.kv_lens.size();
+    if (auto s = check_indptr("key_mask_indptr", batch.key_mask_indptr, sequences, static_cast<int64_t>(batch.key_masks.size())); !s) return s;
+    for (std::size_t s = 0; s < sequences; ++s) {
+        if (!has_words(batch.key_mask_indptr, s)) continue;
+        const int64_t given = batch.key_mask_indptr[s + 1] - batch.key_mask_indptr[s];
+        const int64_t needed = (batch.q_indptr[s + 1] - batch.q_indptr[s]) * tree_words(batch.kv_lens[s]);
+        if (given != needed) {
+            return refuse(status_code::invalid_argument,
+                          "batch.key_mask_indptr gives sequence %zu %lld words; must be q_len * ceil(kv_len / 64) = %lld", s,
+                          static_cast<long long>(given), static_cast<long long>(needed));
+        }
+        if (has_words(batch.tree_indptr, s)) {
+            return refuse(status_code::invalid_argument, "batch.key_mask_indptr gives sequence %zu a mask; it has a tree", s);
+        }
+    }
+    return {};
+}
+
+int64_t first_position_of(const attention_batch& batch, std::size_t s) {
+    return batch.q_starts.empty() ? batch.kv_lens[s] - (batch.q_indptr[s + 1] - batch.q_indptr[s]) : batch.q_starts[s];
+}
+
+// What the bias must hold for the batch.
+status check_bias(const attention_problem& problem, const attention_batch& batch) {
+    if (problem.bias == nullptr || problem.bias->empty()) return {};
+    const attention_bias::state& bias = *problem.bias->internals();
+    const int64_t positions = int64_t{bias.values.height} * bias.values.width + (bias.values.class_token ? 1 : 0);
+    if (bias.kind == simd::bias_kind::rows && bias.tokens < batch.q_indptr.back()) {
+        return refuse(status_code::out_of_range, "problem.bias has rows of %lld tokens; q_indptr ends at %lld", static_cast<long long>(bias.tokens),
+                      static_cast<long long>(batch.q_indptr.back()));
+    }
+    for (std::size_t s = 0; s < batch.kv_lens.size(); ++s) {
+        const int64_t q_len = batch.q_indptr[s + 1] - batch.q_indptr[s], kv_len = batch.kv_lens[s], first = first_position_of(batch, s);
+        if (bias.kind == simd::bias_kind::rows && bias.values.keys < kv_len) {
+            return refuse(status_code::out_of_range, "problem.bias has rows of %lld keys; kv_lens[%zu] is %lld",
+                          static_cast<long long>(bias.values.keys), s, static_cast<long long>(kv_len));
+        }
+        if (bias.kind != simd::bias_kind::grid || q_len == 0) continue;
+        if (kv_len > positions || first < 0 || first + q_len > positions) {
+            return refuse(status_code::out_of_range, "problem.bias is over %lld positions; sequence %zu has %lld keys and queries at %lld to %lld",
+                          static_cast<long long>(positions), s, static_cast<long long>(kv_len), static_cast<long long>(first),
+                          static_cast<long long>(first + q_len - 1));
+        }
+        if (has_words(batch.tree_indptr, s)) {
+            return refuse(status_code::unsupported, "problem.bias is over a grid; sequence %zu must have no tree", s);
+        }
+    }
+    return {};
+}
+
 void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type, dtype v_type) {
     simd::attend_shape& shape = plan.shape;
     shape = {};
@@ -224,10 +313,16 @@ void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type,
     shape.softcap = static_cast<float>(double{problem.softcap} * log2e);
     shape.left = problem.span.left;
     shape.right = problem.span.right;
+    shape.chunk = problem.span.chunk;
+    plan.bias = problem.bias != nullptr ? *problem.bias : attention_bias();
+    shape.bias = plan.bias.empty() ? simd::bias_kind::none : plan.bias.internals()->kind;
+    const double unit = problem.place == bias_place::before_scale ? scale * log2e : log2e;
+    shape.bias_factor = static_cast<float>(unit);
+    shape.bias_before_softcap = problem.place != bias_place::after_softcap;
     shape.alibi = problem.alibi_slopes != nullptr;
     shape.sinks = problem.sinks != nullptr;
     plan.slopes.clear();
-    for (int32_t h = 0; shape.alibi && h < problem.heads; ++h) plan.slopes.push_back(static_cast<float>(double{problem.alibi_slopes[h]} * log2e));
+    for (int32_t h = 0; shape.alibi && h < problem.heads; ++h) plan.slopes.push_back(static_cast<float>(double{problem.alibi_slopes[h]} * unit));
     plan.sinks.clear();
     if (shape.sinks) plan.sinks.assign(problem.sinks, problem.sinks + problem.heads);
 }
@@ -277,8 +372,10 @@ struct builder {
     int32_t concurrency;
     std::size_t family_block = 0;  // where the blocks of the family begin that is being added
     int32_t block_rows = 0;        // limit, but one query token's group may be more
+    int64_t first_mask = 0;        // where masks over keys begin in plan.tree_masks
 
     void add_trees();
+    void add_ranges();
     void add_blocks();
     void add_sequence(std::size_t s);
     [[nodiscard]] plan_state::block block_of(std::size_t s, int64_t first, int32_t tokens) const;
@@ -293,9 +390,6 @@ struct builder {
     void cut_run(const plan_state::item& run, int32_t first_block, int64_t items);
     void lay_out_workspace();
 
-    [[nodiscard]] int64_t position(std::size_t s) const {
-        return batch.q_starts.empty() ? batch.kv_lens[s] - (batch.q_indptr[s + 1] - batch.q_indptr[s]) : batch.q_starts[s];
-    }
     [[nodiscard]] int32_t chunk_pages() const { return simd::chunk_tokens / plan.shape.page_tokens; }
     [[nodiscard]] const int32_t* pages(const plan_state::candidate& c, int64_t chunk) const {
         return batch.page_ids.data() + batch.page_indptr[static_cast<std::size_t>(c.sequence)] + chunk * chunk_pages();
@@ -317,12 +411,35 @@ void builder::add_trees() {
         for (int64_t i = 0; i < tokens; ++i, row += words) {
             for (int64_t w = 0; w < words; ++w) depth[i] += std::popcount(row[w]);
             --depth[i];
-            for (int64_t w = 0; depth[i] > plan.shape.left && w < words; ++w) {
+            const int64_t start = batch.kv_lens[s] - tokens, least = simd::first_position(plan.shape, start + depth[i]) - start;
+            for (int64_t w = 0; least > 0 && w < words; ++w) {
                 for (uint64_t left = row[w]; left != 0; left &= left - 1) {
                     const int64_t j = w * 64 + std::countr_zero(left);
-                    if (depth[i] - depth[j] > plan.shape.left) row[w] &= ~(left & -left);
+                    if (depth[j] < least) row[w] &= ~(left & -left);
                 }
             }
+        }
+    }
+}
+
+// Copies the masks, and narrows the ranges to what they show.
+void builder::add_ranges() {
+    plan.key_ranges.clear();
+    if (batch.key_first.empty() && batch.key_last.empty() && batch.key_mask_indptr.empty()) return;
+    first_mask = static_cast<int64_t>(plan.tree_masks.size());
+    plan.tree_masks.insert(plan.tree_masks.end(), batch.key_masks.begin(), batch.key_masks.end());
+    plan.key_ranges.reserve(2 * static_cast<std::size_t>(plan.q_tokens));
+    for (std::size_t s = 0; s < batch.kv_lens.size(); ++s) {
+        const int64_t words = has_words(batch.key_mask_indptr, s) ? tree_words(batch.kv_lens[s]) : 0;
+        const uint64_t* row = words > 0 ? batch.key_masks.data() + batch.key_mask_indptr[s] : nullptr;
+        for (auto i = static_cast<std::size_t>(batch.q_indptr[s]); i < static_cast<std::size_t>(batch.q_indptr[s + 1]); ++i, row += words) {
+            int64_t first = batch.key_first.empty() ? 0 : batch.key_first[i];
+            int64_t last = batch.key_last.empty() ? batch.kv_lens[s] : batch.key_last[i];
+            const auto hidden = [&](int64_t j) { return words > 0 && (row[j / 64] >> (j % 64) & 1) == 0; };
+            while (first < last && hidden(first)) ++first;
+            while (first < last && hidden(last - 1)) --last;
+            plan.key_ranges.push_back(static_cast<int32_t>(first));
+            plan.key_ranges.push_back(static_cast<int32_t>(last));
         }
     }
 }
@@ -348,7 +465,7 @@ void builder::add_blocks() {
 // Query tokens first .. + tokens of a sequence, KV head 0.
 plan_state::block builder::block_of(std::size_t s, int64_t first, int32_t tokens) const {
     const bool paged = plan.shape.page_tokens != 0;
-    const int64_t at = position(s) + first;
+    const int64_t at = first_position_of(batch, s) + first;
     const auto kv_len = static_cast<int32_t>(batch.kv_lens[s]);
     plan_state::block block;
     block.rows = {batch.q_indptr[s] + first,
@@ -360,7 +477,11 @@ plan_state::block builder::block_of(std::size_t s, int64_t first, int32_t tokens
                   paged ? batch.page_indptr[s] * plan.shape.page_tokens : batch.kv_indptr[s],
                   nullptr};
     block.page_first = paged ? batch.page_indptr[s] : 0;
-    if (!batch.tree_indptr.empty() && batch.tree_indptr[s] < batch.tree_indptr[s + 1]) {
+    if (has_words(batch.key_mask_indptr, s)) {
+        block.rows.drafted = kv_len;
+        block.tree_first = first_mask + batch.key_mask_indptr[s] + first * tree_words(kv_len);
+        block.tree_tokens = -1;
+    } else if (has_words(batch.tree_indptr, s)) {
         block.rows.drafted = static_cast<int32_t>(batch.q_indptr[s + 1] - batch.q_indptr[s]);
         block.tree_first = batch.tree_indptr[s] + first * tree_words(block.rows.drafted);
         block.tree_tokens = batch.q_indptr[s];
@@ -600,6 +721,9 @@ status build_plan(std::unique_ptr<plan_state>& slot, const attention_problem& pr
     if (concurrency < 1) return refuse(status_code::invalid_argument, "concurrency is %d; must be >= 1", concurrency);
     if (auto s = check_batch(batch, layout != nullptr); !s) return s;
     if (auto s = check_trees(batch); !s) return s;
+    if (auto s = check_ranges(batch); !s) return s;
+    if (auto s = check_masks(batch); !s) return s;
+    if (auto s = check_bias(problem, batch); !s) return s;
     if (layout != nullptr) {
         if (auto s = layout->validate(); !s) return s;
         if (layout->kv_heads != problem.kv_heads || layout->k_dim != problem.k_dim || layout->v_dim != problem.v_dim) {
@@ -628,6 +752,7 @@ status build_plan(std::unique_ptr<plan_state>& slot, const attention_problem& pr
     plan->families.clear();
     plan->page_ids.clear();
     plan->q_tokens = batch.q_indptr.back();
+    plan->most_keys = batch.kv_lens.empty() ? 0 : *std::ranges::max_element(batch.kv_lens);
     plan->kv_rows = layout == nullptr ? batch.kv_indptr.back() : 0;
     plan->page_count = page_count;
     if (layout != nullptr) {
@@ -643,6 +768,7 @@ status build_plan(std::unique_ptr<plan_state>& slot, const attention_problem& pr
     }
     builder build{*plan, batch, concurrency};
     build.add_trees();
+    build.add_ranges();
     build.add_blocks();
     build.add_items();
     build.lay_out_workspace();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <ropewalk/attention.hpp>
+#include "runtime/attention_bias.hpp"
 #include "simd/attention/attend.hpp"
 #include "simd/core/kernels.hpp"
 
@@ -19,7 +20,7 @@ struct attention_plan::state {
         simd::attend_block rows;  // without pointers into the plan: see rows_of()
         int64_t page_first = 0;   // of the sequence, in page_ids
         int64_t tree_first = 0;   // of the block's first token, in tree_masks
-        int64_t tree_tokens = 0;  // of the sequence, in tree_depths
+        int64_t tree_tokens = 0;  // of the sequence, in tree_depths; -1: a mask over keys
         int64_t chunk_first = 0;  // of 512 keys, that any of its rows sees
         int64_t chunk_last = 0;
         int32_t parts = 0;     // items that leave partials for this block; none if its one item finishes it
@@ -63,9 +64,12 @@ struct attention_plan::state {
     int64_t relative_rows = 0;            // that its tables must have
     std::vector<uint8_t> q_segments;
     std::vector<uint8_t> k_segments;
+    attention_bias bias;
+    int64_t most_keys = 0;  // of a sequence
     std::vector<int32_t> page_ids;
-    std::vector<uint64_t> tree_masks;  // as given, less what the window hides
+    std::vector<uint64_t> tree_masks;  // as given, less what the window hides; then masks over keys
     std::vector<int32_t> tree_depths;  // [q_tokens] if there are trees
+    std::vector<int32_t> key_ranges;   // [q_tokens][2] if there are ranges or masks
     std::vector<block> blocks;
     std::vector<item> items;
     // Of building; kept for their memory.
@@ -96,8 +100,9 @@ struct attention_plan::state {
         if (shape.page_tokens != 0) rows.page_ids = page_ids.data() + b.page_first;
         if (rows.drafted != 0) {
             rows.tree_masks = tree_masks.data() + b.tree_first;
-            rows.tree_depths = tree_depths.data() + b.tree_tokens;
+            if (b.tree_tokens >= 0) rows.tree_depths = tree_depths.data() + b.tree_tokens;
         }
+        if (!key_ranges.empty()) rows.key_ranges = key_ranges.data() + 2 * rows.q_row;
         return rows;
     }
 };

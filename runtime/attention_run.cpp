@@ -70,8 +70,8 @@ void run_worker(void* opaque, int32_t worker) {
     }
 }
 
-status check_run(const attention_plan::state* plan, bool paged, const const_head_view& q, const relative_tensors* relative,
-                 const const_head_view& out, std::span<const float> lse, std::span<const std::byte> workspace) {
+status check_run(const attention_plan::state* plan, bool paged, const const_head_view& q, const const_head_view& out, std::span<const float> lse,
+                 std::span<const std::byte> workspace) {
     if (plan == nullptr) return refuse(status_code::invalid_argument, "plan is empty; build() must have succeeded before run()");
     const simd::attend_shape& shape = plan->shape;
     if (paged != (shape.page_tokens != 0)) {
@@ -90,7 +90,6 @@ status check_run(const attention_plan::state* plan, bool paged, const const_head
     if (auto s = check_shape("out", out, {plan->q_tokens, shape.heads, shape.v_dim}, reason); !s) return s;
     if (auto s = check_view("q", q, view_use::read); !s) return s;
     if (auto s = check_view("out", out, view_use::write); !s) return s;
-    if (auto s = runtime::check_relative_tensors(*plan, relative); !s) return s;
     const int64_t rows = plan->q_tokens * shape.heads;
     if (!lse.empty() && static_cast<int64_t>(lse.size()) != rows) {
         return refuse(status_code::invalid_argument, "lse has %zu elements; must be empty or tokens * heads = %lld", lse.size(),
@@ -116,8 +115,30 @@ void execute(run_context& context, executor& on) noexcept {
     on.run(workers, run_worker, &context);
 }
 
-simd::attend_tensors make_tensors(const attention_plan::state& plan, const const_head_view& q, const relative_tensors* relative, const head_view& out,
-                                  std::span<float> lse) {
+// The bias of a layer, if it has one of its own, has the form of the plan's; its relative tensors are those of the plan's terms.
+status check_layer(const attention_plan::state& plan, const attention_layer& layer) {
+    if (auto s = runtime::check_relative_tensors(plan, layer.relative); !s) return s;
+    if (layer.bias == nullptr) return {};
+    const attention_bias::state* given = layer.bias->internals();
+    const attention_bias::state* built = plan.bias.internals();
+    if (built == nullptr || given == nullptr) {
+        return refuse(status_code::invalid_argument, "layer.bias is %s; the plan was built %s one", given == nullptr ? "empty" : "given",
+                      built == nullptr ? "without" : "with");
+    }
+    const simd::attend_bias &a = given->values, &b = built->values;
+    if (given->kind != built->kind || given->heads != built->heads || a.height != b.height || a.width != b.width || a.class_token != b.class_token) {
+        return refuse(status_code::invalid_argument, "layer.bias differs in its form, heads or grid from the bias that the plan was built with");
+    }
+    if (given->kind == simd::bias_kind::rows && (given->tokens < plan.q_tokens || a.keys < plan.most_keys)) {
+        return refuse(status_code::out_of_range, "layer.bias has rows of %lld tokens and %lld keys; the plan has %lld and %lld",
+                      static_cast<long long>(given->tokens), static_cast<long long>(a.keys), static_cast<long long>(plan.q_tokens),
+                      static_cast<long long>(plan.most_keys));
+    }
+    return {};
+}
+
+simd::attend_tensors make_tensors(const attention_plan::state& plan, const const_head_view& q, const head_view& out, std::span<float> lse,
+                                  const attention_layer& layer) {
     simd::attend_tensors tensors{};
     tensors.q = static_cast<const std::byte*>(q.data);
     tensors.q_token_stride = q.token_stride;
@@ -128,14 +149,29 @@ simd::attend_tensors make_tensors(const attention_plan::state& plan, const const
     tensors.lse = lse.empty() ? nullptr : lse.data();
     tensors.slopes = plan.slopes.data();
     tensors.sinks = plan.sinks.data();
-    tensors.relative = runtime::relative_inputs_of(plan, relative);
+    const attention_bias& bias = layer.bias != nullptr ? *layer.bias : plan.bias;
+    if (!bias.empty()) tensors.bias = bias.internals()->values;
+    tensors.relative = runtime::relative_inputs_of(plan, layer.relative);
     return tensors;
 }
 
-status run_paged(const attention_plan& plan, const const_head_view& q, const kv_pages& pages, const relative_tensors* relative, const head_view& out,
-                 std::span<float> lse, std::span<std::byte> workspace, executor& on) noexcept {
+}  // namespace
+
+status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, head_view out, std::span<float> lse, std::span<std::byte> workspace,
+           executor& on) noexcept {
+    return run(plan, q, pages, out, lse, workspace, attention_layer{}, on);
+}
+
+status run(const attention_plan& plan, const_head_view q, const_head_view k, const_head_view v, head_view out, std::span<float> lse,
+           std::span<std::byte> workspace, executor& on) noexcept {
+    return run(plan, q, k, v, out, lse, workspace, attention_layer{}, on);
+}
+
+status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, head_view out, std::span<float> lse, std::span<std::byte> workspace,
+           const attention_layer& layer, executor& on) noexcept {
     const attention_plan::state* state = plan.internals();
-    if (auto s = check_run(state, true, q, relative, out, lse, workspace); !s) return s;
+    if (auto s = check_run(state, true, q, out, lse, workspace); !s) return s;
+    if (auto s = check_layer(*state, layer); !s) return s;
     if (auto s = runtime::check_pages(pages); !s) return s;
     const kv_layout &given = pages.layout, &built = state->layout;
     if (given.k_type != built.k_type || given.v_type != built.v_type || given.kv_heads != built.kv_heads || given.k_dim != built.k_dim ||
@@ -146,17 +182,17 @@ status run_paged(const attention_plan& plan, const const_head_view& q, const kv_
     if (pages.count < state->page_count) {
         return refuse(status_code::out_of_range, "pages.count is %d; the plan was built for %d pages", pages.count, state->page_count);
     }
-    run_context context{*state, make_tensors(*state, q, relative, out, lse), workspace.data()};
+    run_context context{*state, make_tensors(*state, q, out, lse, layer), workspace.data()};
     context.tensors.pages = pages.base;
     execute(context, on);
     return {};
 }
 
-status run_plain(const attention_plan& plan, const const_head_view& q, const const_head_view& k, const const_head_view& v,
-                 const relative_tensors* relative, const head_view& out, std::span<float> lse, std::span<std::byte> workspace,
-                 executor& on) noexcept {
+status run(const attention_plan& plan, const_head_view q, const_head_view k, const_head_view v, head_view out, std::span<float> lse,
+           std::span<std::byte> workspace, const attention_layer& layer, executor& on) noexcept {
     const attention_plan::state* state = plan.internals();
-    if (auto s = check_run(state, false, q, relative, out, lse, workspace); !s) return s;
+    if (auto s = check_run(state, false, q, out, lse, workspace); !s) return s;
+    if (auto s = check_layer(*state, layer); !s) return s;
     const simd::attend_shape& shape = state->shape;
     const auto check_plain = [&](const char* argument, const const_head_view& view, int type, int32_t dim) {
         if (static_cast<int>(view.type) != type) {
@@ -172,7 +208,7 @@ status run_plain(const attention_plan& plan, const const_head_view& q, const con
     };
     if (auto s = check_plain("k", k, shape.k_type, shape.k_dim); !s) return s;
     if (auto s = check_plain("v", v, shape.v_type, shape.v_dim); !s) return s;
-    run_context context{*state, make_tensors(*state, q, relative, out, lse), workspace.data()};
+    run_context context{*state, make_tensors(*state, q, out, lse, layer), workspace.data()};
     context.tensors.k = static_cast<const std::byte*>(k.data);
     context.tensors.v = static_cast<const std::byte*>(v.data);
     context.tensors.k_token_stride = k.token_stride;
@@ -181,28 +217,6 @@ status run_plain(const attention_plan& plan, const const_head_view& q, const con
     context.tensors.v_head_stride = v.head_stride;
     execute(context, on);
     return {};
-}
-
-}  // namespace
-
-status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, head_view out, std::span<float> lse, std::span<std::byte> workspace,
-           executor& on) noexcept {
-    return run_paged(plan, q, pages, nullptr, out, lse, workspace, on);
-}
-
-status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, const relative_tensors& relative, head_view out,
-           std::span<float> lse, std::span<std::byte> workspace, executor& on) noexcept {
-    return run_paged(plan, q, pages, &relative, out, lse, workspace, on);
-}
-
-status run(const attention_plan& plan, const_head_view q, const_head_view k, const_head_view v, head_view out, std::span<float> lse,
-           std::span<std::byte> workspace, executor& on) noexcept {
-    return run_plain(plan, q, k, v, nullptr, out, lse, workspace, on);
-}
-
-status run(const attention_plan& plan, const_head_view q, const_head_view k, const_head_view v, const relative_tensors& relative, head_view out,
-           std::span<float> lse, std::span<std::byte> workspace, executor& on) noexcept {
-    return run_plain(plan, q, k, v, &relative, out, lse, workspace, on);
 }
 
 status merge(const_head_view a, std::span<const float> lse_a, const_head_view b, std::span<const float> lse_b, head_view out,

@@ -58,11 +58,14 @@ struct sequence_input {
     int64_t q_len = 0, kv_len = 0;
     std::optional<int64_t> q_start;  // end-aligned if not given
     tensor q, k, v;
-    std::vector<uint64_t> tree = {};                        // attention_batch::tree_masks
+    std::vector<uint64_t> tree = {};  // attention_batch::tree_masks
+    std::vector<uint64_t> mask = {};  // attention_batch::key_masks
+    std::vector<int64_t> key_first = {}, key_last = {};
+    bias_function bias = {};                                // what attention_problem::bias is to give
     std::vector<uint8_t> q_segments = {}, k_segments = {};  // [q_len], [kv_len] where relative terms have segments
 
     static sequence_input random(const attention_problem& p, dtype k_type, dtype v_type, int64_t q_len, int64_t kv_len, std::mt19937& generator) {
-        sequence_input s{q_len, kv_len, {}, {}, {}, {}, {}, {}, {}};
+        sequence_input s{q_len, kv_len, {}, {}, {}, {}, {}};
         s.q = tensor::random(p.q_type, q_len * p.heads * p.k_dim, generator);
         s.k = tensor::random(k_type, kv_len * p.kv_heads * p.k_dim, generator);
         s.v = tensor::random(v_type, kv_len * p.kv_heads * p.v_dim, generator);
@@ -89,7 +92,7 @@ struct run_options {
     bool poison = true;                         // pages full of NaN before they are written
     std::optional<dtype> k_pages{}, v_pages{};  // types of the pages; those of the tensors if not given
     bool hadamard = false;
-    const relative_tensors* relative = nullptr;
+    attention_layer layer{};
     std::vector<sequence_input>* stored = nullptr;  // receives the sequences with K and V as the pages hold them
 };
 
@@ -106,8 +109,8 @@ inline kv_layout layout_of(const attention_problem& p, dtype k_type, dtype v_typ
 }
 
 struct batch_tables {
-    std::vector<int64_t> q_indptr{0}, kv_lens, q_starts, page_indptr{0}, kv_indptr{0}, tree_indptr{0};
-    std::vector<uint64_t> tree_masks;
+    std::vector<int64_t> q_indptr{0}, kv_lens, q_starts, page_indptr{0}, kv_indptr{0}, tree_indptr{0}, key_mask_indptr{0}, key_first, key_last;
+    std::vector<uint64_t> tree_masks, key_masks;
     std::vector<int32_t> page_ids;
     std::vector<uint8_t> q_segments, k_segments;
 };
@@ -154,6 +157,12 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
         t.kv_indptr.push_back(t.kv_indptr.back() + s.kv_len);
         t.tree_masks.insert(t.tree_masks.end(), s.tree.begin(), s.tree.end());
         t.tree_indptr.push_back(static_cast<int64_t>(t.tree_masks.size()));
+        t.key_masks.insert(t.key_masks.end(), s.mask.begin(), s.mask.end());
+        t.key_mask_indptr.push_back(static_cast<int64_t>(t.key_masks.size()));
+        for (std::size_t i = 0; i < static_cast<std::size_t>(s.q_len); ++i) {
+            t.key_first.push_back(s.key_first.empty() ? 0 : s.key_first[i]);
+            t.key_last.push_back(s.key_last.empty() ? s.kv_len : s.key_last[i]);
+        }
         t.q_segments.insert(t.q_segments.end(), s.q_segments.begin(), s.q_segments.end());
         q.insert(q.end(), s.q.bytes.begin(), s.q.bytes.end());
         k.insert(k.end(), s.k.bytes.begin(), s.k.bytes.end());
@@ -171,6 +180,10 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     batch.q_starts = t.q_starts;
     batch.tree_masks = t.tree_masks;
     if (!t.tree_masks.empty()) batch.tree_indptr = t.tree_indptr;
+    batch.key_masks = t.key_masks;
+    if (!t.key_masks.empty()) batch.key_mask_indptr = t.key_mask_indptr;
+    if (std::ranges::any_of(sequences, [](const sequence_input& s) { return !s.key_first.empty(); })) batch.key_first = t.key_first;
+    if (std::ranges::any_of(sequences, [](const sequence_input& s) { return !s.key_last.empty(); })) batch.key_last = t.key_last;
     batch.q_segments = t.q_segments;
     const auto place_segments = [&](std::size_t s, std::size_t first, std::size_t most) {  // most: of all sequences
         if (sequences[s].k_segments.empty()) return;
@@ -232,11 +245,8 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     executor& on = options.on != nullptr ? *options.on : serial;
     const const_head_view q_view = dense_view(static_cast<const void*>(q.data()), p.q_type, tokens, p.heads, p.k_dim);
     const head_view out_view = dense_view(static_cast<void*>(out.data()), p.out_type, tokens, p.heads, p.v_dim);
-    const auto run_over = [&](const auto&... keys) {
-        if (options.relative == nullptr) return run(plan, q_view, keys..., out_view, result.lse, workspace.bytes(), on);
-        return run(plan, q_view, keys..., *options.relative, out_view, result.lse, workspace.bytes(), on);
-    };
-    const status ran = options.page_tokens == 0 ? run_over(k_view, v_view) : run_over(pages);
+    const status ran = options.page_tokens == 0 ? run(plan, q_view, k_view, v_view, out_view, result.lse, workspace.bytes(), options.layer, on)
+                                                : run(plan, q_view, pages, out_view, result.lse, workspace.bytes(), options.layer, on);
     EXPECT_TRUE(ran.ok()) << ran.text();
     result.out = to_floats(p.out_type, out);
     return result;
@@ -257,7 +267,13 @@ inline reference_result reference_of(const attention_problem& p, const sequence_
     r.softcap = p.softcap;
     r.left = p.span.left;
     r.right = p.span.right;
+    r.chunk = p.span.chunk;
     r.tree = s.tree;
+    r.mask = s.mask;
+    r.key_first = s.key_first;
+    r.key_last = s.key_last;
+    r.bias = s.bias;
+    r.place = static_cast<int>(p.place);
     if (p.alibi_slopes != nullptr) r.slopes.assign(p.alibi_slopes, p.alibi_slopes + p.heads);
     if (p.sinks != nullptr) r.sinks.assign(p.sinks, p.sinks + p.heads);
     return reference_attention(r, s.q.value, s.k.value, s.v.value);

@@ -10,21 +10,39 @@
 
 namespace ropewalk::test {
 
+// What a query head adds to the score of a query and a key, by their positions.
+using bias_function = std::function<double(int32_t head, int64_t query, int64_t key)>;
+
 // One sequence. q [q_len][heads][k_dim], k [kv_len][kv_heads][k_dim], v [kv_len][kv_heads][v_dim].
 struct reference_problem {
     int32_t heads = 1, kv_heads = 1, k_dim = 1, v_dim = 1;
     int64_t q_len = 0, kv_len = 0;
     int64_t q_start = 0;  // position of the first query
     double scale = 1.0, softcap = 0.0;
-    int64_t left = std::numeric_limits<int64_t>::max(), right = 0;
-    std::vector<double> slopes;  // [heads] or empty
-    std::vector<double> sinks;   // [heads] or empty
-    std::vector<uint64_t> tree;  // [q_len][ceil(q_len / 64)] or empty: attention_batch::tree_masks
+    int64_t left = std::numeric_limits<int64_t>::max(), right = 0, chunk = 0;
+    std::vector<double> slopes;                // [heads] or empty
+    std::vector<double> sinks;                 // [heads] or empty
+    std::vector<uint64_t> tree;                // [q_len][ceil(q_len / 64)] or empty: attention_batch::tree_masks
+    std::vector<uint64_t> mask;                // [q_len][ceil(kv_len / 64)] or empty: attention_batch::key_masks
+    std::vector<int64_t> key_first, key_last;  // [q_len] or empty
+    bias_function bias;                        // beside the slopes, or none
+    int place = 0;                             // of slopes and bias: after softcap, before softcap, before scale
 
     std::function<double(int64_t i, int32_t h, int64_t j)> term;  // beside q.k, before the scale; or none
 
     bool drafted(int64_t j) const { return !tree.empty() && j >= kv_len - q_len; }
     bool tree_bit(int64_t i, int64_t j) const { return (tree[static_cast<std::size_t>(i * ((q_len + 63) / 64) + j / 64)] >> (j % 64) & 1) != 0; }
+    bool hidden(int64_t i, int64_t j) const {
+        const auto row = static_cast<std::size_t>(i);
+        if (!key_first.empty() && j < key_first[row]) return true;
+        if (!key_last.empty() && j >= key_last[row]) return true;
+        return !mask.empty() && (mask[static_cast<std::size_t>(i * ((kv_len + 63) / 64) + j / 64)] >> (j % 64) & 1) == 0;
+    }
+    double added(int32_t h, int64_t position, int64_t key_position) const {
+        double x = bias ? bias(h, position, key_position) : 0.0;
+        if (!slopes.empty()) x -= slopes[static_cast<std::size_t>(h)] * std::fabs(double(position - key_position));
+        return x;
+    }
     int64_t tree_position(int64_t i) const {
         int64_t seen = 0;
         for (int64_t j = 0; j < q_len; ++j) seen += tree_bit(i, j);
@@ -52,15 +70,18 @@ reference_result reference_attention(const reference_problem& p, const std::vect
                 const int64_t key_position = p.drafted(j) ? p.tree_position(j - (p.kv_len - p.q_len)) : j;
                 if (position - key_position > p.left || key_position - position > p.right) continue;
                 if (p.drafted(j) && !p.tree_bit(i, j - (p.kv_len - p.q_len))) continue;
+                if (p.chunk != 0 && (position < 0 || position / p.chunk != key_position / p.chunk)) continue;
+                if (p.hidden(i, j)) continue;
                 double s = 0.0;
                 for (int32_t d = 0; d < p.k_dim; ++d) {
                     s += double(q[static_cast<std::size_t>((i * p.heads + h) * p.k_dim + d)]) *
                          double(k[static_cast<std::size_t>((j * p.kv_heads + kv_head) * p.k_dim + d)]);
                 }
                 if (p.term) s += p.term(i, h, j);
-                s *= p.scale;
+                const double added = p.added(h, position, key_position);
+                s = p.place == 2 ? (s + added) * p.scale : p.place == 1 ? s * p.scale + added : s * p.scale;
                 if (p.softcap != 0.0) s = p.softcap * std::tanh(s / p.softcap);
-                if (!p.slopes.empty()) s -= p.slopes[static_cast<std::size_t>(h)] * std::fabs(double(position - key_position));
+                if (p.place == 0) s += added;
                 scores.push_back(s);
                 keys.push_back(j);
             }

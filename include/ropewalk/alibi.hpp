@@ -10,11 +10,15 @@
 namespace ropewalk {
 
 enum class alibi_rule : int32_t {
-    // Press, BLOOM, Falcon: with n the largest power of two <= heads, heads 1..n get 2^(-M h / n), the others the odd-numbered entries of the
+    // Press, BLOOM: with n the largest power of two <= heads, heads 1..n get 2^(-M h / n), the others the odd-numbered entries of the
     // series for 2n.
     press = 0,
     // MPT: the series of the next power of two P >= heads; if P != heads its entries 2, 4, .. and then 1, 3, .., cut at heads.
     mpt = 1,
+    // Press, rounded to bf16 as Falcon has it. Falcon adds the bias before the softmax scale: bias_place::before_scale (attention_bias.hpp). Its
+    // products
+    // with the distance are fp32 here; transformers rounds these to bf16 too in some models, which moves far keys by up to 2^-9.
+    falcon = 2,
 };
 
 // slopes [heads] receives one positive slope per QUERY head, formed in double and rounded once. max_exponent is M above: 8 in the paper,

@@ -1,6 +1,7 @@
 // Blocked attention with online softmax over pages or over plain K/V: plan once a step, run once a layer.
 //
 //   score(i, j) = softcap(scale * q_i . k_j) - slope_h * |position_i - j|      over the keys j that query i sees
+//                                            or + bias_h(j - position_i)       (attention_bias.hpp; also inside of softcap or scale)
 //   out_i       = sum_j softmax_j(score) v_j,      lse_i = ln sum_j exp(score)
 //
 // Conventions: query head h reads KV head h / (heads / kv_heads). A row that sees no key gives out 0 and lse -inf. Scores and sums are fp32.
@@ -15,6 +16,7 @@
 #include <memory>
 #include <span>
 
+#include <ropewalk/attention_bias.hpp>
 #include <ropewalk/executor.hpp>
 #include <ropewalk/export.hpp>
 #include <ropewalk/kv_pages.hpp>
@@ -23,17 +25,21 @@
 
 namespace ropewalk {
 
-// Which keys a query at position p sees: p - left <= j <= p + right. Position arithmetic only: keys outside are never read.
+// Which keys a query at position p sees: p - left <= j <= p + right and, with a chunk, j / chunk == p / chunk (local attention of Llama 4). Position
+// arithmetic only: keys outside are never read.
 struct attention_span {
     static constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
     int64_t left = unlimited;  // >= 0
     int64_t right = 0;         // >= 0
+    int64_t chunk = 0;         // >= 0; 0 is off. Chunks begin at the sequence's first key: evict whole ones only
 
     static constexpr attention_span full() noexcept { return {unlimited, unlimited}; }
     static constexpr attention_span causal() noexcept { return {unlimited, 0}; }
     // window keys including the query's own position, as Hugging Face counts; window >= 1.
     static constexpr attention_span sliding_window(int64_t window) noexcept { return {window - 1, 0}; }
     static constexpr attention_span symmetric(int64_t distance) noexcept { return {distance, distance}; }
+    // Causal, within chunks of so many positions (attention_chunk_size); positions >= 1.
+    static constexpr attention_span chunked(int64_t positions) noexcept { return {unlimited, 0, positions > 0 ? positions : -1}; }
 };
 
 // How q and the probabilities enter products with stored keys and values.
@@ -42,7 +48,8 @@ struct attention_span {
 //   fast      Also rounds fp32 queries, and meets int4 pages in integer dots with q and p at 8 bits: errors up to a few 1e-3 of max |v|.
 enum class attention_precision : int32_t { standard = 0, fast = 1 };
 
-struct relative_terms;  // relative_attention.hpp
+struct relative_terms;    // relative_attention.hpp
+struct relative_tensors;  // likewise
 
 struct attention_problem {
     int32_t heads = 0;  // query heads, a multiple of kv_heads
@@ -57,6 +64,10 @@ struct attention_problem {
     attention_precision precision = attention_precision::standard;
     // [heads] or null. The slopes of alibi.hpp; null is off. Copied by the plan.
     const float* alibi_slopes = nullptr;
+    // A bias of `heads` heads (the plan keeps a copy, which shares its table), or null; not beside alibi_slopes. run() may replace it layer by layer.
+    // Over a grid, sequences have no trees.
+    const attention_bias* bias = nullptr;
+    bias_place place = bias_place::after_softcap;  // of bias and alibi_slopes
     // [heads] or null: per-head logit that takes part in the softmax but has no value (gpt-oss sinks). 0 is a legal sink. lse includes it.
     const float* sinks = nullptr;
     // Vector relative terms (relative_attention.hpp), or null. Copied by the plan.
@@ -90,6 +101,17 @@ struct attention_batch {
     // The words of a chain (row i: bits 0 .. i) give the bits of causal attention.
     std::span<const uint64_t> tree_masks = {};
     std::span<const int64_t> tree_indptr = {};  // [sequences + 1], ascending from 0
+    // Keys that a query token sees at most, of those that the span shows it: indices key_first <= j < key_last in its sequence, 0 .. kv_len each, in
+    // the order of q's rows. Empty: from 0, up to kv_len. None where first >= last. Prefix-LM: full span, key_last = max(prefix, position + 1).
+    // Documents packed into one sequence: key_first = where the token's document begins. Left padding: key_first = the padding.
+    std::span<const int64_t> key_first = {};  // [q tokens]
+    std::span<const int64_t> key_last = {};   // [q tokens]
+    // Masks of any form (permuted order of XLNet, blocks): sequence s owns words key_masks[key_mask_indptr[s] .. key_mask_indptr[s + 1]),
+    // [q_len][ceil(kv_len / 64)], of which bit j % 64 of word j / 64 of row i says that query token i sees key j, if span and ranges show it too.
+    // Bits from kv_len on are not looked at. A sequence with an empty range has no mask; one with a mask has no tree. Both spans are empty where none
+    // has.
+    std::span<const uint64_t> key_masks = {};
+    std::span<const int64_t> key_mask_indptr = {};  // [sequences + 1], ascending from 0
     // Segments of query tokens and keys where problem.relative has segment terms, else empty. Key j of sequence s is at kv_indptr[s] + j, or with
     // pages at page_indptr[s] * page_tokens + j.
     std::span<const uint8_t> q_segments = {};  // [query tokens]
@@ -128,12 +150,25 @@ private:
     std::unique_ptr<state> state_;
 };
 
+// What differs between the layers that one plan serves.
+struct attention_layer {
+    // In place of the plan's bias, and of its form: heads and, over a grid, extents are the same (UMT5: a table for each layer). Null: the plan's.
+    const attention_bias* bias = nullptr;
+    // The tensors of the plan's relative terms; null exactly if it has none.
+    const relative_tensors* relative = nullptr;
+};
+
 // q [tokens, heads, k_dim], out [tokens, heads, v_dim]; lse [tokens, heads] dense, natural logarithm, or empty. out may not overlap q. The pages must
 // have the layout that the plan was built for. Allocates nothing, uses at most the plan's concurrency. On an error nothing is written.
 [[nodiscard]] ROPEWALK_API status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, head_view out, std::span<float> lse,
                                       std::span<std::byte> workspace, executor& on = default_executor()) noexcept;
 [[nodiscard]] ROPEWALK_API status run(const attention_plan& plan, const_head_view q, const_head_view k, const_head_view v, head_view out,
                                       std::span<float> lse, std::span<std::byte> workspace, executor& on = default_executor()) noexcept;
+[[nodiscard]] ROPEWALK_API status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, head_view out, std::span<float> lse,
+                                      std::span<std::byte> workspace, const attention_layer& layer, executor& on = default_executor()) noexcept;
+[[nodiscard]] ROPEWALK_API status run(const attention_plan& plan, const_head_view q, const_head_view k, const_head_view v, head_view out,
+                                      std::span<float> lse, std::span<std::byte> workspace, const attention_layer& layer,
+                                      executor& on = default_executor()) noexcept;
 
 // Merges two partial results of the same rows over disjoint keys: what one pass over all keys would give. a, b and out [tokens, heads, v_dim] of
 // any types, lse_* [tokens, heads]. Merging with an empty part (lse -inf) returns the other bit for bit. out may be a or b.

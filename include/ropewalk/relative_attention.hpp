@@ -1,21 +1,18 @@
 // Vector relative terms inside blocked attention: Transformer-XL and XLNet, DeBERTa, Shaw, BERT's relative_key(_query). Nothing of the size queries x
 // keys exists: a tile computes with the table rows of its own distances.
 //
-//   score(i, j) = softcap(scale * ( (q_i + u_h) . k_j + (q_i + v_h) . R_h[idx(delta)] + k_j . C_h[idx(delta)] + (q_i + s_h) . E_h[segment_i !=
-//   segment_j] )) delta = position_i - j
+//   x(i, j) = (q_i + u_h) . k_j + (q_i + v_h) . R_h[idx(delta)] + k_j . C_h[idx(delta)] + (q_i + s_h) . E_h[segment_i != segment_j]
+//   delta   = position_i - j;      score = softcap(scale * x) and biases as in attention.hpp
 //
-// h is the query head. What depends on the layer (R, C, E and the biases) goes to run(), what does not (which terms there are, idx and the segments)
+// h is the query head. What depends on the layer (R, C, E, u, v, s) goes to run() in attention_layer; which terms there are, idx and the segments go
 // to the plan. Q.K is fp32 arithmetic where a plan has relative terms, whatever the types. A step with relative terms shares no prefixes between
 // sequences (attention_batch, "cascade") and has no token trees. attention_plan::flops() counts plain attention.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include <ropewalk/attention.hpp>
-#include <ropewalk/executor.hpp>
 #include <ropewalk/export.hpp>
 #include <ropewalk/status.hpp>
 #include <ropewalk/types.hpp>
@@ -65,13 +62,5 @@ struct relative_tensors {
     const_head_view position_bias;  // v likewise (r_r_bias); not without R
     const_head_view segment_bias;   // s likewise (r_s_bias); not without E
 };
-
-// As run() of attention.hpp, which refuses a plan with relative terms; these refuse one without.
-[[nodiscard]] ROPEWALK_API status run(const attention_plan& plan, const_head_view q, const kv_pages& pages, const relative_tensors& relative,
-                                      head_view out, std::span<float> lse, std::span<std::byte> workspace,
-                                      executor& on = default_executor()) noexcept;
-[[nodiscard]] ROPEWALK_API status run(const attention_plan& plan, const_head_view q, const_head_view k, const_head_view v,
-                                      const relative_tensors& relative, head_view out, std::span<float> lse, std::span<std::byte> workspace,
-                                      executor& on = default_executor()) noexcept;
 
 }  // namespace ropewalk

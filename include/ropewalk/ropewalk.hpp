@@ -3,11 +3,13 @@
 
 #include <ropewalk/alibi.hpp>
 #include <ropewalk/attention.hpp>
+#include <ropewalk/attention_bias.hpp>
 #include <ropewalk/executor.hpp>
 #include <ropewalk/isa.hpp>
 #include <ropewalk/kv_cache.hpp>
 #include <ropewalk/kv_pages.hpp>
 #include <ropewalk/relative_attention.hpp>
+#include <ropewalk/relative_bias.hpp>
 #include <ropewalk/relative_buckets.hpp>
 #include <ropewalk/rope.hpp>
 #include <ropewalk/status.hpp>

@@ -15,6 +15,8 @@ constexpr float log2e = 1.4426950408889634f;
 constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 constexpr int64_t round_down(int64_t value, int64_t multiple) { return value / multiple * multiple; }
 
+constexpr int64_t bias_stride = tile_tokens + panel;  // runs of a grid are copied by fours and end up to three floats later
+
 // Everything that one worker needs beside its inputs, carved out of the caller's scratch.
 struct workspace {
     std::byte* q;                                                                 // [rows][k_pad] in 4 bytes each, or bf16 for its dot
@@ -26,6 +28,8 @@ struct workspace {
     float *m, *alpha, *total_m, *total_l, *slope, *distance, *exponent, *factor;  // [rows]
     int32_t *first, *last;                                                        // [rows] in the tile
     int64_t *position, *seen_first, *seen_last;                                   // [rows] in the sequence
+    const float** bias;                                                           // [rows] of a tile: where their values are
+    float* bias_values;                                                           // [rows][bias_stride] for those that lie nowhere as they are
     uint32_t* bits;                                                               // [rows][tile_words] of a tile with drafted keys
     float* token_position;                                                        // [tile_tokens] of such a tile
     std::byte* k_tile;                                                            // plain K/V: the tile as panels
@@ -57,6 +61,8 @@ workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
     w.first = reinterpret_cast<int32_t*>(take(rows * 4));
     w.last = reinterpret_cast<int32_t*>(take(rows * 4));
     for (int64_t** array : {&w.position, &w.seen_first, &w.seen_last}) *array = reinterpret_cast<int64_t*>(take(rows * 8));
+    w.bias = reinterpret_cast<const float**>(take(shape.bias != bias_kind::none ? rows * 8 : 0));
+    w.bias_values = floats(shape.bias != bias_kind::none ? rows * bias_stride : 0);
     w.bits = reinterpret_cast<uint32_t*>(take(rows * tile_words * 4));
     w.token_position = floats(tile_tokens);
     w.k_tile = take(plain ? tile_tokens / panel * panel_bytes(shape.k_type, shape.k_pad) : 0);
@@ -71,7 +77,7 @@ workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
 // Position of a token of the block.
 int64_t query_position(const attend_block& block, int32_t token) {
     const int64_t index = block.position + token;
-    return block.drafted == 0 ? index : first_drafted(block) + block.tree_depths[index - first_drafted(block)];
+    return block.tree_depths == nullptr ? index : first_drafted(block) + block.tree_depths[index - first_drafted(block)];
 }
 
 // 32 bits of a row of words from bit `from` on; zeros outside.
@@ -109,6 +115,10 @@ struct walker {
     bool masks_non_finite(const v_run& run, int64_t first) const;
     void values_row(const pv_args& all, int64_t begin, int32_t r);
     void pack_plain(int64_t tile_first, int64_t begin, int64_t end);
+    void load_bias(int64_t begin, int32_t tokens);
+    void grid_row(int32_t r, int64_t head, int64_t begin, int32_t tokens, float* out) const;
+    void tree_row(int32_t r, int64_t head, int64_t begin, int32_t tokens, float* out) const;
+    int64_t key_position(int64_t token) const;
     void load_tree(int64_t begin, int32_t tokens);
     uint32_t tree_bits(int32_t r, int64_t token) const;
     bool sees(int32_t r, int64_t token) const;
@@ -365,8 +375,8 @@ void walker::values_row(const pv_args& all, int64_t begin, int32_t r) {
 // Which of 32 tokens row r sees.
 uint32_t walker::tree_bits(int32_t r, int64_t token) const {
     const int64_t drafted = first_drafted(block), words = tree_words(block.drafted);
-    const uint32_t before = low_bits(drafted - token) & ~low_bits(w.seen_first[r] - token);
-    return before | bits_from(block.tree_masks + r / shape.group * words, words, token - drafted);
+    const uint32_t bits = low_bits(drafted - token) | bits_from(block.tree_masks + r / shape.group * words, words, token - drafted);
+    return bits & ~low_bits(w.seen_first[r] - token) & low_bits(w.seen_last[r] - token);
 }
 
 bool walker::sees(int32_t r, int64_t token) const {
@@ -380,10 +390,67 @@ void walker::load_tree(int64_t begin, int32_t tokens) {
     for (int32_t r = 0; r < rows; ++r) {
         for (int32_t i = 0; i < tile_words; ++i) w.bits[r * tile_words + i] = tree_bits(r, begin + i * 32);
     }
-    const int64_t drafted = first_drafted(block);
-    for (int32_t t = 0; shape.alibi && t < tokens; ++t) {
-        const int64_t key = begin + t - drafted;
-        w.token_position[t] = static_cast<float>(key < 0 || key >= block.drafted ? t : drafted + block.tree_depths[key] - begin);
+    for (int32_t t = 0; shape.alibi && t < tokens; ++t) w.token_position[t] = static_cast<float>(key_position(begin + t) - begin);
+}
+
+int64_t walker::key_position(int64_t token) const {
+    const int64_t drafted = first_drafted(block), key = token - drafted;
+    return block.tree_depths == nullptr || key < 0 || key >= block.drafted ? token : drafted + block.tree_depths[key];
+}
+
+// Points w.bias at the values of the tokens begin .. begin + tokens - 1 for each row.
+void walker::load_bias(int64_t begin, int32_t tokens) {
+    const attend_bias& bias = tensors.bias;
+    const bool tree = block.tree_depths != nullptr && begin + tokens > first_drafted(block);
+    for (int32_t b = 0, r = 0; b < blocks; ++b) {
+        const attend_block& rows_of = (&block)[b];
+        for (int32_t i = 0; i < rows_of.tokens * shape.group; ++i, ++r) {
+            const int64_t head = int64_t{rows_of.kv_head} * shape.group + i % shape.group;
+            float* values = w.bias_values + r * bias_stride;
+            w.bias[r] = values;
+            if (shape.bias == bias_kind::rows) {
+                const int64_t count = std::clamp<int64_t>(bias.keys - begin, 0, tokens);
+                const float* from = bias.data + (rows_of.q_row + i / shape.group) * bias.token_stride + head * bias.head_stride + begin;
+                std::copy_n(from, count, values);
+                std::fill(values + count, values + tokens, 0.0f);
+            } else if (shape.bias == bias_kind::grid) {
+                grid_row(r, head, begin, tokens, values);
+            } else if (tree) {
+                tree_row(r, head, begin, tokens, values);
+            } else {
+                const int64_t at = std::clamp<int64_t>(begin - w.position[r] - bias.first, -tile_tokens, bias.count);
+                w.bias[r] = bias.data + head * bias.head_stride + tile_tokens + at;
+            }
+        }
+    }
+}
+
+// Runs of the table, one for each row of the grid.
+void walker::grid_row(int32_t r, int64_t head, int64_t begin, int32_t tokens, float* out) const {
+    const attend_bias& bias = tensors.bias;
+    const float* table = bias.data + head * bias.head_stride;
+    const int64_t class_tokens = bias.class_token ? 1 : 0, query = w.position[r] - class_tokens, line = 2 * int64_t{bias.width} - 1;
+    const float* of_class = table + (2 * int64_t{bias.height} - 1) * line;
+    int32_t t = 0;
+    if (begin < class_tokens) out[t++] = of_class[query < 0 ? 2 : 1];
+    if (query < 0) return std::fill(out + t, out + tokens, of_class[0]);
+    const int64_t key = begin + t - class_tokens;
+    int64_t y = key / bias.width, x = key % bias.width;
+    for (; t < tokens && y < bias.height; ++y, x = 0) {
+        const float* from = table + (y - query / bias.width + bias.height - 1) * line + x - query % bias.width + bias.width - 1;
+        const auto run = static_cast<int32_t>(std::min<int64_t>(bias.width - x, tokens - t));
+        for (int32_t i = 0; i < run; i += 4) std::memcpy(out + t + i, from + i, 16);
+        t += run;
+    }
+    std::fill(out + t, out + tokens, 0.0f);
+}
+
+// Positions of drafted keys follow their depth in the tree, not their order.
+void walker::tree_row(int32_t r, int64_t head, int64_t begin, int32_t tokens, float* out) const {
+    const attend_bias& bias = tensors.bias;
+    const float* table = bias.data + head * bias.head_stride + tile_tokens;
+    for (int32_t t = 0; t < tokens; ++t) {
+        out[t] = table[std::clamp<int64_t>(key_position(begin + t) - w.position[r] - bias.first, 0, bias.count - 1)];
     }
 }
 
@@ -408,11 +475,12 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     }
     const bool tree = last > first_drafted(block);
     if (tree) load_tree(begin, tokens);
+    if (shape.bias != bias_kind::none) load_bias(begin, tokens);
     float* s = w.scores + (begin - tile_first);
     std::byte* p = w.p + (begin - tile_first) * p_bytes();
-    kernels.attention.softmax[shape.pv_arithmetic]({s, tile_tokens, rows, tokens, w.first, w.last, shape.scale, shape.softcap,
-                                                    shape.alibi ? w.slope : nullptr, w.distance, w.m, w.alpha, w.l, p, tree ? w.bits : nullptr,
-                                                    w.token_position});
+    kernels.attention.softmax[shape.pv_arithmetic](
+        {s, tile_tokens, rows, tokens, w.first, w.last, shape.scale, shape.softcap, shape.alibi ? w.slope : nullptr, w.distance, w.m, w.alpha, w.l, p,
+         tree ? w.bits : nullptr, w.token_position, shape.bias != bias_kind::none ? w.bias : nullptr, shape.bias_factor, shape.bias_before_softcap});
     const int64_t unit = shape.pv_arithmetic == dot_integer ? panel : word_elements(shape.v_type);
     values(tile_first, round_down(first, unit), round_up(last, unit), next_first, next_end);
 }
@@ -512,20 +580,36 @@ int choose_arithmetic(const attention_kernels& kernels, int kv_type, int q_type,
     return fma_fp32;
 }
 
+int64_t first_position(const attend_shape& shape, int64_t position) noexcept {
+    const int64_t first = shape.left >= position ? 0 : position - shape.left;
+    return shape.chunk == 0 || position < 0 ? first : std::max(first, round_down(position, shape.chunk));
+}
+
 key_range visible_keys(const attend_shape& shape, const attend_block& block, int32_t token) noexcept {
     const int64_t position = query_position(block, token), kv_len = block.kv_len;
-    const int64_t first = shape.left >= position ? 0 : position - shape.left;
-    // A token of a tree is the last one it sees. `first`, a position, bounds indices too: the index of a drafted key is at least its position.
-    if (block.drafted != 0) return {std::max<int64_t>(first, 0), block.position + token + 1};
-    const int64_t last = shape.right >= kv_len - position - 1 ? kv_len : position + shape.right + 1;
-    return {std::clamp<int64_t>(first, 0, kv_len), std::clamp<int64_t>(last, 0, kv_len)};
+    key_range seen{first_position(shape, position), kv_len};
+    if (block.tree_depths != nullptr) {
+        // A token of a tree is the last one it sees. `first`, a position, bounds indices too: the index of a drafted key is at least its position.
+        seen.last = block.position + token + 1;
+    } else {
+        if (shape.right < kv_len - position - 1) seen.last = position + shape.right + 1;
+        if (shape.chunk != 0) seen.last = std::min(seen.last, position < 0 ? 0 : round_down(position, shape.chunk) + shape.chunk);
+    }
+    if (block.key_ranges != nullptr) {
+        seen.first = std::max<int64_t>(seen.first, block.key_ranges[2 * token]);
+        seen.last = std::min<int64_t>(seen.last, block.key_ranges[2 * token + 1]);
+    }
+    return {std::clamp<int64_t>(seen.first, 0, kv_len), std::clamp<int64_t>(seen.last, 0, kv_len)};
 }
 
 key_range visible_keys(const attend_shape& shape, const attend_block& block) noexcept {
     key_range seen{visible_keys(shape, block, 0).first, visible_keys(shape, block, block.tokens - 1).last};
-    // Without a tree the first token sees the first key.
-    for (int32_t token = 1; block.drafted != 0 && token < block.tokens; ++token) {
-        seen.first = std::min(seen.first, visible_keys(shape, block, token).first);
+    // But for trees and ranges, the first token sees the first key and the last token the last one.
+    if (block.tree_depths == nullptr && block.key_ranges == nullptr) return seen;
+    seen = {block.kv_len, 0};
+    for (int32_t token = 0; token < block.tokens; ++token) {
+        const key_range row = visible_keys(shape, block, token);
+        if (row.first < row.last) seen = {std::min(seen.first, row.first), std::max(seen.last, row.last)};
     }
     return seen;
 }

@@ -13,6 +13,9 @@ namespace ropewalk::simd {
 // The arithmetic of a product with K or V of the type. It follows from types, precision (attention_precision) and target only.
 int choose_arithmetic(const attention_kernels& kernels, int kv_type, int q_type, bool fast) noexcept;
 
+// Where the values of a bias come from: see attend_bias.
+enum class bias_kind { none, distance, grid, rows };
+
 // What all blocks of a plan have in common.
 struct attend_shape {
     int32_t heads, kv_heads, group;  // group = heads / kv_heads
@@ -23,8 +26,12 @@ struct attend_shape {
     float scale;          // includes log2(e)
     float softcap;        // includes log2(e); 0 is off
     int64_t left, right;  // a query at p sees p - left .. p + right
+    int64_t chunk;        // of these, those in its own run of so many positions; 0 is off
     bool alibi, sinks;
-    bool hadamard;  // K and V are stored turned (kv_layout::hadamard)
+    bias_kind bias;
+    float bias_factor;         // includes log2(e), and the scale where the bias comes before it
+    bool bias_before_softcap;  // also ALiBi
+    bool hadamard;             // K and V are stored turned (kv_layout::hadamard)
     relative_shape relative;
     // Pages; page_tokens == 0 stands for plain K/V.
     int32_t page_tokens;
@@ -42,13 +49,30 @@ struct attend_block {
     int64_t kv_row;           // of key 0 in k_segments and, plain, in k and v
     float* partials;          // unless attend() finishes the block: where it leaves its results
     // Tree: the last `drafted` keys belong to the sequence's query tokens, and bits tell which of them a token sees. 0: no tree.
+    // Without depths this is a mask over keys that keep their positions (all of the sequence's), and key_ranges bounds its bits.
     int32_t drafted = 0;
     const uint64_t* tree_masks = nullptr;  // [tokens][tree_words(drafted)]: bit j of a row, it sees drafted key j <= its own
     const int32_t* tree_depths = nullptr;  // [drafted] positions of the drafted keys, relative to kv_len - drafted
+    const int32_t* key_ranges = nullptr;   // [tokens][2]: a token sees nothing outside keys [first, last). Null: no such limits
 };
 
 constexpr int64_t tree_words(int64_t drafted) { return (drafted + 63) / 64; }  // of a row of bits
 constexpr int64_t first_drafted(const attend_block& block) { return int64_t{block.kv_len} - block.drafted; }
+
+// Values that are added to scores, each times attend_shape::bias_factor. Strides in elements.
+//   distance  head h at data + h * head_stride: the values of position differences (key - query) first .. first + count - 1, between tile_tokens
+//             copies of the first and as many of the last, so that a row of a tile is one contiguous piece of it
+//   grid      head h at data + h * head_stride, 4 readable floats beyond: [2 height - 1][2 width - 1] by differences (key - query) of y and x, lowest
+//             first; then, if class_token: of query 0, of key 0, of both. Tokens stand row by row, behind the class token
+//   rows      query token t and head h at data + t * token_stride + h * head_stride: [keys]
+struct attend_bias {
+    const float* data;
+    int64_t head_stride, token_stride;
+    int64_t first, count;
+    int32_t height, width;
+    bool class_token;
+    int64_t keys;
+};
 
 // The tensors of a run. Strides in elements.
 struct attend_tensors {
@@ -56,9 +80,10 @@ struct attend_tensors {
     int64_t q_token_stride, q_head_stride;
     std::byte* out;
     int64_t out_token_stride, out_head_stride;
-    float* lse;              // [tokens][heads] or null
-    const float* slopes;     // [heads], includes log2(e)
-    const float* sinks;      // [heads], natural units
+    float* lse;           // [tokens][heads] or null
+    const float* slopes;  // [heads], includes log2(e)
+    const float* sinks;   // [heads], natural units
+    attend_bias bias;
     const std::byte* pages;  // paged
     const std::byte* k;      // plain
     const std::byte* v;
@@ -81,6 +106,7 @@ struct attend_partial {
 struct key_range {
     int64_t first, last;
 };
+int64_t first_position(const attend_shape& shape, int64_t position) noexcept;  // that a query at `position` sees
 key_range visible_keys(const attend_shape& shape, const attend_block& block, int32_t token) noexcept;
 key_range visible_keys(const attend_shape& shape, const attend_block& block) noexcept;
 

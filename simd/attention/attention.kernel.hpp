@@ -253,13 +253,52 @@ ROPEWALK_INLINE auto with_seen(const softmax_args& args, int32_t r, F f) {
     return f(all_tokens{});
 }
 
+// What a row's scores get for where their tokens are; `unit` is that of the scores. at(t, token, x) adds it to those of the tokens t .. of one
+// vector.
+struct no_bias {
+    template <class Seen>
+    static no_bias of(const softmax_args&, int32_t, float, const Seen&) {
+        return {};
+    }
+    ROPEWALK_INLINE vf at(int32_t, vf, vf x) const { return x; }
+};
+template <class Seen>
+struct slope_of_row {
+    vf slope, distance;
+    const float* token_position;
+    ROPEWALK_INLINE vf at(int32_t t, vf token, vf x) const {
+        const vf position = std::is_same_v<Seen, token_bits> ? load(token_position + t) : token;
+        return fmadd(slope, xsimd::abs(distance - position), x);
+    }
+};
+struct slope_bias {
+    template <class Seen>
+    static slope_of_row<Seen> of(const softmax_args& args, int32_t r, float unit, const Seen&) {
+        return {vf(-args.slope[r] / unit), vf(args.distance[r]), args.token_position};
+    }
+};
+struct row_bias {
+    const float* row;
+    vf factor;
+    template <class Seen>
+    static row_bias of(const softmax_args& args, int32_t r, float unit, const Seen&) {
+        return {args.bias[r], vf(args.bias_factor / unit)};
+    }
+    ROPEWALK_INLINE vf at(int32_t t, vf, vf x) const { return fmadd(factor, load(row + t), x); }
+};
+
+// Where softcap comes.
+enum class softcap { none, before_bias, after_bias };
+template <softcap Softcap, class Bias>
+inline constexpr bool changes_scores = Softcap != softcap::none || !std::is_same_v<Bias, no_bias>;
+
 // The maximum of a row's scores in log2 units over the visible tokens. Softcap and bias are left in s; the scale alone is applied again when s is
 // read the second time, which costs nothing there.
-template <bool Softcap, bool Bias, class Seen>
+template <softcap Softcap, class Bias, class Seen>
 ROPEWALK_INLINE float score_row(const softmax_args& args, int32_t r, float* s, const Seen& seen) {
     const vf minus_infinity(-__builtin_inff());
-    const vf scale(Softcap ? args.scale / args.softcap : args.scale), cap(args.softcap);
-    const vf slope(Bias ? -args.slope[r] : 0.0f), distance(Bias ? args.distance[r] : 0.0f);
+    const vf scale(Softcap != softcap::none ? args.scale / args.softcap : args.scale), cap(args.softcap);
+    const auto bias = Bias::of(args, r, Softcap == softcap::after_bias ? args.softcap : 1.0f, seen);
     vf best[panel_vectors];
     for (int v = 0; v < panel_vectors; ++v) best[v] = minus_infinity;
     vf token[panel_vectors];
@@ -268,14 +307,11 @@ ROPEWALK_INLINE float score_row(const softmax_args& args, int32_t r, float* s, c
         ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
             float* at = s + t + v * lanes;
             vf x = load(at);
-            if constexpr (Softcap || Bias) x = x * scale;
-            if constexpr (Softcap) x = tanh_core(x) * cap;
-            if constexpr (Bias) {
-                vf position = token[v];
-                if constexpr (std::is_same_v<Seen, token_bits>) position = load(args.token_position + t + v * lanes);
-                x = fmadd(slope, xsimd::abs(distance - position), x);
-            }
-            if constexpr (Softcap || Bias) store(at, x);
+            if constexpr (changes_scores<Softcap, Bias>) x = x * scale;
+            if constexpr (Softcap == softcap::after_bias) x = bias.at(t + v * lanes, token[v], x);
+            if constexpr (Softcap != softcap::none) x = tanh_core(x) * cap;
+            if constexpr (Softcap != softcap::after_bias) x = bias.at(t + v * lanes, token[v], x);
+            if constexpr (changes_scores<Softcap, Bias>) store(at, x);
             if constexpr (is_masked<Seen>) x = select(seen.at(t + v * lanes, token[v]), x, minus_infinity);
             best[v] = maximum(x, best[v]);
             token[v] = token[v] + vf(static_cast<float>(panel));
@@ -283,7 +319,7 @@ ROPEWALK_INLINE float score_row(const softmax_args& args, int32_t r, float* s, c
     }
     for (int v = 1; v < panel_vectors; ++v) best[0] = maximum(best[0], best[v]);
     const float most = reduce_maximum(best[0]);
-    return Softcap || Bias ? most : most * args.scale;
+    return changes_scores<Softcap, Bias> ? most : most * args.scale;
 }
 
 // Where probabilities go: fp32, or bf16 with the sum taken over the rounded values, so that the weights of a row add up to one.
@@ -329,9 +365,9 @@ ROPEWALK_INLINE void probability_row(const softmax_args& args, int32_t r, const 
     for (int v = 0; v < panel_vectors; ++v) store(l + v * lanes, fmadd(load(l + v * lanes), alpha, sum[v]));
 }
 
-template <class Probability, bool Softcap, bool Bias>
+template <class Probability, softcap Softcap, class Bias>
 void softmax_rows(const softmax_args& args) {
-    const float scale = Softcap || Bias ? 1.0f : args.scale;
+    const float scale = changes_scores<Softcap, Bias> ? 1.0f : args.scale;
     for (int32_t r = 0; r < args.rows; ++r) {
         float* s = args.scores + r * args.score_stride;
         const float best = with_seen(args, r, [&](const auto& seen) { return score_row<Softcap, Bias>(args, r, s, seen); });
@@ -351,13 +387,20 @@ void softmax_rows(const softmax_args& args) {
     }
 }
 
+template <class Probability, class Bias>
+void softmax_biased(const softmax_args& args) {
+    if (args.softcap == 0.0f) return softmax_rows<Probability, softcap::none, Bias>(args);
+    if constexpr (!std::is_same_v<Bias, no_bias>) {
+        if (args.bias_before_softcap) return softmax_rows<Probability, softcap::after_bias, Bias>(args);
+    }
+    softmax_rows<Probability, softcap::before_bias, Bias>(args);
+}
+
 template <class Probability>
 void softmax(const softmax_args& args) {
-    const bool softcap = args.softcap != 0.0f;
-    if (args.slope != nullptr) {
-        return softcap ? softmax_rows<Probability, true, true>(args) : softmax_rows<Probability, false, true>(args);
-    }
-    return softcap ? softmax_rows<Probability, true, false>(args) : softmax_rows<Probability, false, false>(args);
+    if (args.bias != nullptr) return softmax_biased<Probability, row_bias>(args);
+    if (args.slope != nullptr) return softmax_biased<Probability, slope_bias>(args);
+    softmax_biased<Probability, no_bias>(args);
 }
 
 // ---- P.V ------------------------------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,12 @@ void qk(const qk_args& args) {
 }
 
 void softmax(const softmax_args& args) {
+    const auto bias = [&](int32_t r, int32_t t) {
+        if (args.bias != nullptr) return double{args.bias[r][t]} * args.bias_factor;
+        if (args.slope == nullptr) return 0.0;
+        const double position = args.bits != nullptr ? double{args.token_position[t]} : t;
+        return double{-args.slope[r]} * std::fabs(double{args.distance[r]} - position);
+    };
     for (int32_t r = 0; r < args.rows; ++r) {
         float* s = args.scores + r * args.score_stride;
         float* p = static_cast<float*>(args.p) + r * args.score_stride;
@@ -39,9 +45,9 @@ void softmax(const softmax_args& args) {
         for (int32_t t = 0; t < args.tokens; ++t) {
             if (!seen(t)) continue;
             double x = double{s[t]} * args.scale;
+            if (args.bias_before_softcap) x += bias(r, t);
             if (args.softcap != 0.0f) x = args.softcap * std::tanh(x / args.softcap);
-            const double position = args.bits != nullptr && args.slope != nullptr ? double{args.token_position[t]} : t;
-            if (args.slope != nullptr) x -= double{args.slope[r]} * std::fabs(double{args.distance[r]} - position);
+            if (!args.bias_before_softcap) x += bias(r, t);
             s[t] = static_cast<float>(x);
             if (s[t] > m) m = s[t];
         }

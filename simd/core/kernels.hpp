@@ -147,7 +147,8 @@ struct qk_args {
 using qk_function = void (*)(const qk_args&);
 
 // Turns a tile of raw scores into probabilities relative to the running maximum, in units of log2.
-//   s = score * scale; with softcap: s = softcap * tanh(score * scale / softcap) [all in log2 units]; then s -= slope * |distance - t|
+//   s = score * scale; with softcap: s = softcap * tanh(score * scale / softcap) [all in log2 units]; then s -= slope * |distance - t| or
+//   s += bias[t] * bias_factor; with bias_before_softcap inside of tanh
 //   m' = max(m, max s); alpha = 2^(m - m'); p = 2^(s - m'); l = l * alpha + p
 // Tokens outside [first, last) of a row, or whose bit is clear, get p = 0 without being looked at.
 struct softmax_args {
@@ -168,6 +169,9 @@ struct softmax_args {
     // Tree masks: [rows][tile_words], bit t % 32 of word t / 32 is set where the row sees token t; in place of first and last. Null is off.
     const uint32_t* bits = nullptr;
     const float* token_position = nullptr;  // [tokens] in place of t in the distance; read when slope and bits are given
+    const float* const* bias = nullptr;     // [rows] of [tokens], at any alignment; null is off. Not beside slope
+    float bias_factor = 0.0f;               // includes log2(e)
+    bool bias_before_softcap = false;
 };
 using softmax_function = void (*)(const softmax_args&);
 

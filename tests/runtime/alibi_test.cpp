@@ -62,7 +62,7 @@ TEST(alibi, refused_arguments) {
     EXPECT_STREQ(alibi_slopes({}).text(), "slopes has 0 entries; must have one per query head");
     EXPECT_STREQ(alibi_slopes(slopes, alibi_rule::press, 0.0).text(), "max_exponent is 0; must be finite and positive");
     for (const double bad : {-8.0, nan, infinity}) EXPECT_EQ(alibi_slopes(slopes, alibi_rule::mpt, bad).code(), status_code::invalid_argument) << bad;
-    EXPECT_STREQ(alibi_slopes(slopes, static_cast<alibi_rule>(5)).text(), "rule is 5; must be 0 (press) or 1 (mpt)");
+    EXPECT_STREQ(alibi_slopes(slopes, static_cast<alibi_rule>(5)).text(), "rule is 5; must be 0 (press), 1 (mpt) or 2 (falcon)");
     EXPECT_EQ(slopes, std::vector<float>(4, 7.0f));
 }
 

@@ -12,6 +12,8 @@ struct call {
     std::vector<int32_t> page_ids{4, 0, 2, 1, 3};
     std::vector<uint64_t> tree_masks;
     std::vector<int64_t> tree_indptr;
+    std::vector<int64_t> key_first, key_last, key_mask_indptr;
+    std::vector<uint64_t> key_masks;
     kv_layout layout;
     int32_t page_count = 5, concurrency = 2;
     std::vector<float> q = std::vector<float>(3 * 4 * 16, 1.0f), out = std::vector<float>(3 * 4 * 16, 7.0f), lse = std::vector<float>(12, 7.0f);
@@ -31,7 +33,10 @@ struct call {
         q_view = dense_view(static_cast<const void*>(q.data()), dtype::fp32, 3, 4, 16);
         out_view = dense_view(static_cast<void*>(out.data()), dtype::fp32, 3, 4, 16);
     }
-    attention_batch batch() const { return {q_indptr, kv_lens, q_starts, page_indptr, page_ids, kv_indptr, tree_masks, tree_indptr}; }
+    attention_batch batch() const {
+        return {q_indptr,   kv_lens,     q_starts,  page_indptr, page_ids,  kv_indptr,
+                tree_masks, tree_indptr, key_first, key_last,    key_masks, key_mask_indptr};
+    }
     status build() { return plan.build(problem, batch(), layout, page_count, concurrency); }
     void expect_built() {
         const status s = build();
@@ -70,6 +75,7 @@ TEST(attention_errors, problem) {
     build_refuses("problem.scale", [](call& c) { c.problem.scale = std::numeric_limits<float>::quiet_NaN(); });
     build_refuses("problem.softcap", [](call& c) { c.problem.softcap = std::numeric_limits<float>::infinity(); });
     build_refuses("problem.span", [](call& c) { c.problem.span.left = -1; });
+    build_refuses("problem.span.chunk is -1", [](call& c) { c.problem.span = attention_span::chunked(0); });
     const float bad[4] = {0.5f, 0.5f, std::numeric_limits<float>::infinity(), 0.5f};
     build_refuses("problem.alibi_slopes[2]", [&](call& c) { c.problem.alibi_slopes = bad; });
     build_refuses("problem.sinks[2]", [&](call& c) { c.problem.sinks = bad; });
@@ -95,6 +101,43 @@ TEST(attention_errors, batch) {
     build_refuses("page_count", [](call& c) { c.page_count = -1; });
     build_refuses("layout", [](call& c) { c.layout.k_dim = 32; });
     build_refuses("page_tokens", [](call& c) { c.layout.page_tokens = 24; });
+}
+
+TEST(attention_errors, ranges_and_masks) {
+    const auto out_of_range = status_code::out_of_range;
+    build_refuses("key_first has 2 entries", [](call& c) { c.key_first = {0, 0}; });
+    build_refuses("key_last has 4 entries", [](call& c) { c.key_last = {1, 2, 3, 4}; });
+    build_refuses(
+        "key_first[1] is -1",
+        [](call& c) {
+            c.key_first = {0, -1, 0};
+        },
+        out_of_range);
+    build_refuses(
+        "key_last[2] is 18; must be 0 to kv_len = 17 of sequence 1",
+        [](call& c) {
+            c.key_last = {40, 40, 18};
+        },
+        out_of_range);
+    build_refuses("key_mask_indptr has 0", [](call& c) { c.key_masks = {1, 1}; });
+    build_refuses("key_mask_indptr[1]", [](call& c) { c.key_mask_indptr = {0, 1, 1}; });
+    build_refuses("key_mask_indptr gives sequence 0 1 words; must be q_len * ceil(kv_len / 64) = 2", [](call& c) {
+        c.key_masks = {1};
+        c.key_mask_indptr = {0, 1, 1};
+    });
+    build_refuses("key_mask_indptr gives sequence 1 a mask", [](call& c) {
+        c.key_masks = {1};
+        c.key_mask_indptr = {0, 0, 1};
+        c.tree_masks = {1};
+        c.tree_indptr = {0, 0, 1};
+    });
+    call c;
+    c.key_first = {40, 0, 17};
+    c.key_last = {0, 40, 17};
+    c.key_masks = {1, 1, ~uint64_t{0}};
+    c.key_mask_indptr = {0, 2, 3};
+    c.expect_built();
+    EXPECT_TRUE(c.run_it().ok());
 }
 
 // Two drafts of the first sequence, none of the second.

@@ -17,6 +17,8 @@ struct member {
     std::vector<int32_t> pages;  // numbers of contents; where they lie is the pool's affair
     std::optional<int64_t> q_start{};
     std::vector<uint64_t> tree{};  // attention_batch::tree_masks
+    int64_t key_first = 0;         // of all its query tokens
+    std::vector<uint64_t> mask{};  // attention_batch::key_masks
 };
 
 // Pages of random keys and values, in an order of its own, and queries for any batch.
@@ -64,9 +66,13 @@ struct pool {
             t.page_indptr.push_back(static_cast<int64_t>(t.page_ids.size()));
             t.tree_masks.insert(t.tree_masks.end(), m.tree.begin(), m.tree.end());
             t.tree_indptr.push_back(static_cast<int64_t>(t.tree_masks.size()));
+            t.key_first.insert(t.key_first.end(), static_cast<std::size_t>(m.q_len), m.key_first);
+            t.key_masks.insert(t.key_masks.end(), m.mask.begin(), m.mask.end());
+            t.key_mask_indptr.push_back(static_cast<int64_t>(t.key_masks.size()));
         }
         attention_plan built;
-        const attention_batch tables{t.q_indptr, t.kv_lens, t.q_starts, t.page_indptr, t.page_ids, {}, t.tree_masks, t.tree_indptr};
+        const attention_batch tables{t.q_indptr,    t.kv_lens,   t.q_starts, t.page_indptr, t.page_ids,       {}, t.tree_masks,
+                                     t.tree_indptr, t.key_first, {},         t.key_masks,   t.key_mask_indptr};
         const status s = built.build(p, tables, layout, count, concurrency);
         EXPECT_TRUE(s.ok()) << s.text();
         return built;
@@ -270,6 +276,34 @@ TEST(cascade, trees_have_the_bits_of_each_sequence_alone) {
         const attention_plan same = kv.plan(batch, 1);
         EXPECT_EQ(most_blocks(same), 4);
         for (const auto& item : same.internals()->items) EXPECT_TRUE(item.count < 3 || item.chunk_last == 1);
+        expect_same_bits(kv, batch);
+    }
+}
+
+// Ranges end inside of what is shared; a sequence with a mask reads for itself.
+TEST(cascade, ranges_masks_and_tables_have_the_bits_of_each_sequence_alone) {
+    std::vector<float> table;
+    for (int i = 0; i < 8 * 300; ++i) table.push_back(static_cast<float>(i * 37 % 101) / 50.0f - 1.0f);
+    const auto bias = attention_bias::over_distance(table, 8, -290);
+    ASSERT_TRUE(bias.ok()) << bias.state().text();
+    std::vector<member> batch = forks(7, 32, 70);
+    for (std::size_t s = 0; s < batch.size(); ++s) batch[s].q_len = 1 + static_cast<int64_t>(s % 3);
+    batch[1].key_first = 300;
+    batch[2].key_first = 511;
+    batch[3].key_first = 1200;
+    batch[4].key_first = 2118;
+    for (std::size_t w = 0; w < static_cast<std::size_t>(batch[5].q_len) * 34; ++w) batch[5].mask.push_back(0x123456789abcdefULL * (w + 1));
+    for (const attention_span span : {attention_span::causal(), attention_span::chunked(1500), attention_span::chunked(5000)}) {
+        attention_problem p = problem(4);
+        p.span = span;
+        p.bias = &*bias;
+        const pool kv(p, dtype::fp32, 60);
+        const attention_plan plan = kv.plan(batch, 1);
+        for (const auto& item : plan.internals()->items) {
+            for (int32_t b = item.block; item.count > 1 && b < item.block + item.count; ++b) {
+                EXPECT_EQ(plan.internals()->blocks[static_cast<std::size_t>(b)].rows.drafted, 0);
+            }
+        }
         expect_same_bits(kv, batch);
     }
 }

@@ -121,7 +121,7 @@ protected:
 
     void expect_matches(const attention_problem& p, const layer& l, const std::vector<sequence_input>& batch, run_options o) {
         const relative_tensors tensors = l.tensors();
-        o.relative = &tensors;
+        o.layer.relative = &tensors;
         std::vector<sequence_input> stored = batch;
         if (o.page_tokens != 0) o.stored = &stored;
         const output got = run_attention(p, batch, o);
@@ -140,7 +140,7 @@ protected:
 
     output run_layer(const attention_problem& p, const layer& l, const std::vector<sequence_input>& batch, run_options o = {}) {
         const relative_tensors tensors = l.tensors();
-        o.relative = &tensors;
+        o.layer.relative = &tensors;
         return run_attention(p, batch, o);
     }
 };
@@ -222,6 +222,16 @@ TEST_F(relative_attention, any_position_of_the_queries) {
     }
     expect_matches(p, l, batch, {.page_tokens = 0});
     expect_matches(p, l, batch, {.page_tokens = 64});
+}
+
+// Permuted order, as XLNet is trained.
+TEST_F(relative_attention, masks_over_keys) {
+    const layer l = xlnet(2, 16, 140, 140);
+    const attention_problem p = problem(2, 2, 16, l);
+    sequence_input s = sequence(p, 140, 140);
+    for (int64_t i = 0; i < 140 * 3; ++i) s.mask.push_back(random());
+    expect_matches(p, l, {s}, {.page_tokens = 0});
+    expect_matches(p, l, {s}, {.page_tokens = 16});
 }
 
 // ---- bit for bit -----------------------------------------------------------------------------------------------------------------------------
@@ -330,7 +340,7 @@ TEST_F(relative_attention, only_rows_of_the_distances_are_read) {
         relative_tensors tensors;
         tensors.rows = tensors.columns = dense_view(static_cast<const void*>(memory.data()), dtype::fp32, to - from, 1, 24);
         run_options o;
-        o.relative = &tensors;
+        o.layer.relative = &tensors;
         EXPECT_TRUE(expected == run_attention(poisoned, {s}, o));
     }
 }
@@ -437,7 +447,7 @@ protected:
         const const_head_view q_view = dense_view(static_cast<const void*>(q.data()), dtype::fp32, 2, 2, 4);
         const const_head_view k_view = dense_view(static_cast<const void*>(k.data()), dtype::fp32, 3, 2, 4);
         const head_view out_view = dense_view(static_cast<void*>(out.data()), dtype::fp32, 2, 2, 4);
-        return (with_tensors ? run(plan, q_view, k_view, k_view, tensors, out_view, {}, workspace.bytes())
+        return (with_tensors ? run(plan, q_view, k_view, k_view, out_view, {}, workspace.bytes(), {nullptr, &tensors})
                              : run(plan, q_view, k_view, k_view, out_view, {}, workspace.bytes()))
             .text();
     }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <random>
 #include <vector>
@@ -259,6 +260,56 @@ TEST_P(attention_kernels_test, softmax_of_bits_equals_reference) {
             for (std::size_t i = 0; i < rows; ++i) {
                 ASSERT_NEAR(got.m[i], expected.m[i], 4e-6);
                 ASSERT_NEAR(got.alpha[i], expected.alpha[i], 4e-6);
+            }
+        }
+    }
+}
+
+// Biases of rows, the first of which ends at a page without access, or slopes, on both sides of softcap; ranges and bits.
+TEST_P(attention_kernels_test, softmax_with_bias_equals_reference) {
+    const uint32_t seed = 11;
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 generator(seed);
+    constexpr int32_t rows = 5, stride = 128;
+    struct run_state {
+        std::vector<float> s = std::vector<float>(rows * stride), m = std::vector<float>(rows, -1.0f), alpha = std::vector<float>(rows),
+                           l = std::vector<float>(rows * sum_lanes, 0.125f), p = std::vector<float>(rows * stride, canary);
+    };
+    for (const int32_t tokens : {16, 48, 128}) {
+        for (int mode = 0; mode < 16; ++mode) {
+            const bool before = (mode & 1) != 0, by_rows = (mode & 2) != 0, words = (mode & 4) != 0;
+            const float softcap = (mode & 8) != 0 ? 3.0f : 0.0f;
+            SCOPED_TRACE(testing::Message() << "tokens " << tokens << " mode " << mode);
+            const elements raw(fp32, rows * stride, generator);
+            std::deque<elements> values;
+            std::vector<const float*> bias;
+            for (int32_t r = 0; r < rows; ++r) {
+                values.emplace_back(fp32, tokens + r, generator);
+                bias.push_back(reinterpret_cast<const float*>(values.back().data));  // at every alignment
+            }
+            std::vector<float> slope{0.25f, 0.5f, 0.0f, 0.125f, 1.0f}, distance(rows, 20.0f), position(static_cast<std::size_t>(tokens));
+            for (float& x : position) x = static_cast<float>(generator() % 50);
+            const std::vector<int32_t> first{0, 3, 15, 0, 2}, last{tokens, tokens - 1, tokens, 9, 2};  // the last row sees nothing
+            std::vector<uint32_t> bits(rows * tile_words);
+            for (uint32_t& word : bits) word = static_cast<uint32_t>(generator());
+            const auto run = [&](const kernel_table& table, run_state& state) {
+                std::memcpy(state.s.data(), raw.data, rows * stride * 4);
+                table.attention.softmax[fma_fp32]({state.s.data(), stride, rows, tokens, first.data(), last.data(), 0.5f, softcap,
+                                                   by_rows ? nullptr : slope.data(), distance.data(), state.m.data(), state.alpha.data(),
+                                                   state.l.data(), state.p.data(), words ? bits.data() : nullptr, position.data(),
+                                                   by_rows ? bias.data() : nullptr, 1.25f, before});
+            };
+            run_state got, expected;
+            run(kernels, got);
+            run(reference, expected);
+            // Scores of a few units with a rounding or two each: 2^-22 of them, which weights of at most 1 inherit.
+            for (std::size_t i = 0; i < got.p.size(); ++i) {
+                ASSERT_NEAR(got.p[i], expected.p[i], i % stride < static_cast<std::size_t>(tokens) ? 8e-6 : 0.0) << i;
+            }
+            for (std::size_t i = 0; i < got.l.size(); ++i) ASSERT_NEAR(got.l[i], expected.l[i], 8e-5) << i;
+            for (std::size_t i = 0; i < rows; ++i) {
+                ASSERT_NEAR(got.m[i], expected.m[i], 8e-6);
+                ASSERT_NEAR(got.alpha[i], expected.alpha[i], 8e-6);
             }
         }
     }

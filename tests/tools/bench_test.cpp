@@ -24,6 +24,7 @@ TEST(bench, every_operation_gives_its_counters) {
                 {"verify", "bf16/h32x8x128/n8192q2", {"bound_share", "memory_bound"}},
                 {"cascade", "bf16/h32x8x128/s32p4096", {"bound_share", "memory_bound"}},
                 {"decode_alibi", "bf16/h32x8x128/n4096", {"overhead"}},
+                {"decode_t5", "bf16/h32x8x128/n4096", {"overhead"}},
                 {"decode_softcap", "bf16/h32x8x128/n4096", {"overhead"}},
                 {"decode_sink", "bf16/h32x8x128/n4096", {"overhead"}},
                 {"decode_window1024", "bf16/h32x8x128/n16384", {"time_share", "work_share"}},

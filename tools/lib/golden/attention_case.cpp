@@ -47,8 +47,8 @@ result<attention_output> run_plan(const attention_case& c, const attention_plan&
     const head_view out = dense_view(output.out.data(), dtype::fp32, rows, c.problem.heads, c.problem.v_dim);
     const result<mapped_memory> workspace = mapped_memory::create(static_cast<int64_t>(plan.workspace_bytes()));
     if (!workspace.ok()) return workspace.state();
-    const status ran = c.problem.relative == nullptr ? run(plan, q, keys..., out, output.lse, workspace->bytes(), on)
-                                                     : run(plan, q, keys..., c.relative, out, output.lse, workspace->bytes(), on);
+    const attention_layer layer{nullptr, c.problem.relative != nullptr ? &c.relative : nullptr};
+    const status ran = run(plan, q, keys..., out, output.lse, workspace->bytes(), layer, on);
     if (!ran.ok()) return ran;
     return output;
 }
@@ -98,11 +98,25 @@ attention_batch batch_of(const attention_case& c, const std::vector<int64_t>& q_
     batch.tree_masks = c.tree_masks;
     batch.tree_indptr = c.tree_indptr;
     batch.q_starts = c.q_starts;
+    batch.key_masks = c.key_masks;
+    batch.key_mask_indptr = c.key_mask_indptr;
     batch.q_segments = c.q_segments;
     return batch;
 }
 
 }  // namespace
+
+bool is_span(const std::vector<int64_t>& keep, const attention_span& span, int64_t q_tokens, int64_t kv_tokens) {
+    for (int64_t i = 0; i < q_tokens; ++i) {
+        const int64_t position = kv_tokens - q_tokens + i;
+        for (int64_t j = 0; j < kv_tokens; ++j) {
+            const bool near = position - j <= span.left && j - position <= span.right;
+            const bool seen = near && (span.chunk == 0 || position / span.chunk == j / span.chunk);
+            if (seen != (keep[static_cast<std::size_t>(i * kv_tokens + j)] != 0)) return false;
+        }
+    }
+    return true;
+}
 
 result<attention_output> run_contiguous(const attention_case& c, executor& on) {
     const std::vector<int64_t> q_indptr = offsets_of(c.q_lens), kv_indptr = offsets_of(c.kv_lens);

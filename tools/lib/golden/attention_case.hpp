@@ -23,6 +23,8 @@ struct attention_case {
     std::vector<uint64_t> tree_masks;  // attention_batch, empty: no trees
     std::vector<int64_t> tree_indptr;
     std::vector<int64_t> q_starts;
+    std::vector<uint64_t> key_masks;  // attention_batch, empty: no masks
+    std::vector<int64_t> key_mask_indptr;
     relative_tensors relative;                    // where the problem has relative terms
     std::vector<uint8_t> q_segments, k_segments;  // [sum q_lens], [sum kv_lens]
 };
@@ -31,6 +33,9 @@ struct attention_output {
     std::vector<float> out;  // [sum q_lens, heads, v_dim]
     std::vector<float> lse;  // [sum q_lens, heads]
 };
+
+// True if keep [q_tokens, kv_tokens] is what the span lets end-aligned rows see.
+bool is_span(const std::vector<int64_t>& keep, const attention_span& span, int64_t q_tokens, int64_t kv_tokens);
 
 // Plain K and V.
 result<attention_output> run_contiguous(const attention_case& c, executor& on);

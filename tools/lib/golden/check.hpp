@@ -41,6 +41,8 @@ status check_attention(golden_reader& golden, comparison& checks, executor& on);
 status check_attention_chunked(golden_reader& golden, comparison& checks, executor& on);
 status check_attention_ragged(golden_reader& golden, comparison& checks, executor& on);
 status check_attention_mask(golden_reader& golden, comparison& checks, executor& on);
+status check_attention_bias(golden_reader& golden, comparison& checks, executor& on);
+status check_t5_attention(golden_reader& golden, comparison& checks, executor& on);
 status check_attention_mla(golden_reader& golden, comparison& checks, executor& on);
 status check_deberta_attention(golden_reader& golden, comparison& checks, executor& on);
 status check_xlnet_attention(golden_reader& golden, comparison& checks, executor& on);

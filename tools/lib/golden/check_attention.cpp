@@ -18,6 +18,7 @@ attention_problem problem_of(golden_reader& golden) {
     problem.softcap = static_cast<float>(golden.number("softcap", 0.0));
     problem.span = golden.flag("causal") ? attention_span::causal() : attention_span::full();
     if (golden.has("sliding_window")) problem.span = attention_span::sliding_window(golden.size("sliding_window"));
+    if (golden.has("attention_chunk_size")) problem.span = attention_span::chunked(golden.size("attention_chunk_size"));
     return problem;
 }
 
@@ -63,18 +64,6 @@ void compare_output(comparison& checks, std::string_view what, const attention_o
                     const std::vector<double>& lse, double tolerance) {
     checks.absolute(fmt::format("out{}", what), got.out, out, tolerance);
     checks.absolute(fmt::format("lse{}", what), got.lse, lse, tolerance);
-}
-
-// True if keep [q_tokens, kv_tokens] is what the span of the problem lets end-aligned rows see.
-bool is_span(const std::vector<int64_t>& keep, const attention_span& span, int64_t q_tokens, int64_t kv_tokens) {
-    for (int64_t i = 0; i < q_tokens; ++i) {
-        const int64_t position = kv_tokens - q_tokens + i;
-        for (int64_t j = 0; j < kv_tokens; ++j) {
-            const bool seen = position - j <= span.left && j - position <= span.right;
-            if (seen != (keep[static_cast<std::size_t>(i * kv_tokens + j)] != 0)) return false;
-        }
-    }
-    return true;
 }
 
 // Rows [first, first + q_tokens) of the only sequence over keys [kv_first, kv_first + kv_tokens), with another span.
@@ -141,7 +130,6 @@ status check_merge(golden_reader& golden, const golden_rows& rows, int64_t split
 }  // namespace
 
 status check_attention(golden_reader& golden, comparison& checks, executor& on) {
-    if (golden.has("attention_chunk_size")) return {status_code::unsupported, "attention_chunk_size: local attention in chunks"};
     golden_rows rows = rows_of(golden);
     attention_problem& problem = rows.c.problem;
     const bool has_sinks = golden.flag("has_sinks", false);
@@ -153,6 +141,26 @@ status check_attention(golden_reader& golden, comparison& checks, executor& on) 
     if (!is_span(keep, problem.span, rows.q_tokens, rows.kv_tokens)) return {status_code::unsupported, "a mask that is no span of positions"};
     if (has_sinks) problem.sinks = sinks.data();
 
+    const result<attention_output> ran = run_all_ways(rows.c, checks, on);
+    if (!ran.ok()) return ran.state();
+    compare_output(checks, "", *ran, out, lse, tolerance_for(problem, lse));
+    return {};
+}
+
+// bias [1 or batch, heads, q_tokens, kv_tokens] is any: rows in the caller's memory.
+status check_attention_bias(golden_reader& golden, comparison& checks, executor& on) {
+    golden_rows rows = rows_of(golden);
+    attention_problem& problem = rows.c.problem;
+    const std::vector<double> out = expected_rows(golden, "out_f64", rows.batch, problem.heads, rows.q_tokens, problem.v_dim);
+    const std::vector<double> lse = expected_rows(golden, "lse_f64", rows.batch, problem.heads, rows.q_tokens, 0);
+    const tensor<float> values = golden.floats("bias", {any_extent, problem.heads, rows.q_tokens, rows.kv_tokens});
+    golden.require(values.shape[0] == rows.batch, "bias must have the batch of q");
+    if (!golden.state().ok()) return {};
+    const std::vector<float> packed = tokens_first<float>(values.values, rows.batch, problem.heads, rows.q_tokens, rows.kv_tokens);
+    const result<attention_bias> bias = attention_bias::of_rows(packed.data(), rows.batch * rows.q_tokens, problem.heads, rows.kv_tokens,
+                                                                problem.heads * rows.kv_tokens, rows.kv_tokens);
+    if (!bias.ok()) return bias.state();
+    problem.bias = &*bias;
     const result<attention_output> ran = run_all_ways(rows.c, checks, on);
     if (!ran.ok()) return ran.state();
     compare_output(checks, "", *ran, out, lse, tolerance_for(problem, lse));

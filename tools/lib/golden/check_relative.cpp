@@ -10,43 +10,53 @@
 namespace ropewalk::toolkit {
 namespace {
 
-// Keys that one entry of a batch sees: all its queries the same ones, or those up to themselves.
-struct seen_range {
+// Keys that one entry of a batch sees: all its queries the same ones, or those up to themselves, or what a mask says.
+struct seen_keys {
     int64_t first = 0, last = 0;
-    bool causal = false;
+    attention_span span = attention_span::full();
+    std::vector<uint64_t> mask;  // attention_batch::key_masks
 };
 
-// seen(i, j) tells whether query i, at key `start` + i, sees key j. Unsupported unless it is one of the above.
-result<seen_range> range_of(int64_t queries, int64_t keys, int64_t start, const std::function<bool(int64_t, int64_t)>& seen) {
-    seen_range range{keys, 0, false};
+using seen_function = std::function<bool(int64_t query, int64_t key)>;  // query i stands at key `start` + i
+
+seen_keys keys_of(int64_t queries, int64_t keys, int64_t start, const seen_function& seen) {
+    seen_keys range{keys, 0, {}, {}};
     for (int64_t j = 0; j < keys; ++j) {
         if (!seen(queries - 1, j)) continue;
         range.first = std::min(range.first, j);
         range.last = j + 1;
     }
     range.first = std::min(range.first, range.last);  // nothing is seen
-    for (const bool causal : {false, true}) {
+    for (const attention_span span : {attention_span::full(), attention_span::causal()}) {
         bool same = true;
         for (int64_t i = 0; i < queries; ++i) {
-            for (int64_t j = 0; j < keys; ++j) same = same && seen(i, j) == (j >= range.first && j < range.last && (!causal || j <= start + i));
+            for (int64_t j = 0; j < keys; ++j) {
+                same = same && seen(i, j) == (j >= range.first && j < range.last && (span.right > 0 || j <= start + i));
+            }
         }
-        range.causal = causal;
+        range.span = span;
         if (same) return range;
     }
-    return status(status_code::unsupported, "a mask that is no span of positions");
+    const int64_t words = (keys + 63) / 64;
+    range = {0, keys, attention_span::full(), std::vector<uint64_t>(static_cast<std::size_t>(queries * words))};
+    for (int64_t i = 0; i < queries; ++i) {
+        for (int64_t j = 0; j < keys; ++j) range.mask[static_cast<std::size_t>(i * words + j / 64)] |= uint64_t{seen(i, j)} << j % 64;
+    }
+    return range;
 }
 
-attention_case case_of(int32_t heads, int32_t dim, double scale, int64_t queries, int64_t start, const seen_range& range,
-                       const relative_terms& terms) {
+attention_case case_of(int32_t heads, int32_t dim, double scale, int64_t queries, int64_t start, const seen_keys& seen, const relative_terms& terms) {
     attention_case c;
     c.problem.heads = c.problem.kv_heads = heads;
     c.problem.k_dim = c.problem.v_dim = dim;
     c.problem.scale = static_cast<float>(scale);
-    c.problem.span = range.causal ? attention_span::causal() : attention_span::full();
+    c.problem.span = seen.span;
     c.problem.relative = &terms;
     c.q_lens = {queries};
-    c.kv_lens = {range.last - range.first};
-    c.q_starts = {start - range.first};
+    c.kv_lens = {seen.last - seen.first};
+    c.q_starts = {start - seen.first};
+    c.key_masks = seen.mask;
+    if (!seen.mask.empty()) c.key_mask_indptr = {0, static_cast<int64_t>(seen.mask.size())};
     return c;
 }
 
@@ -113,7 +123,7 @@ xlnet_inputs xlnet_inputs_of(golden_reader& golden) {
 }
 
 // Two segments, as the one-hot matrix of entry b tells them apart from query 0's.
-void add_segments(golden_reader& golden, const xlnet_inputs& in, int64_t b, const seen_range& range, attention_case& c) {
+void add_segments(golden_reader& golden, const xlnet_inputs& in, int64_t b, const seen_keys& seen, attention_case& c) {
     const auto other = [&](int64_t i, int64_t j) {
         return in.segments.values[static_cast<std::size_t>(((i * in.keys + j) * in.batch + b) * 2 + 1)] != 0.0f;
     };
@@ -125,20 +135,19 @@ void add_segments(golden_reader& golden, const xlnet_inputs& in, int64_t b, cons
         for (int64_t j = 0; j < in.keys; ++j) same = same && other(i, j) == (c.q_segments.back() != keys[static_cast<std::size_t>(j)]);
     }
     golden.require(same, "seg_mat must tell two segments apart");
-    c.k_segments = slice(keys, range.first, range.last - range.first);
+    c.k_segments = slice(keys, seen.first, seen.last - seen.first);
 }
 
 status check_xlnet_entry(golden_reader& golden, const xlnet_inputs& in, int64_t b, comparison& checks, executor& on) {
     const int64_t row = int64_t{in.heads} * in.dim;
-    const result<seen_range> range = range_of(in.queries, in.keys, in.memory, [&](int64_t i, int64_t j) {
+    const seen_keys seen = keys_of(in.queries, in.keys, in.memory, [&](int64_t i, int64_t j) {
         return in.mask.values[static_cast<std::size_t>((i * in.keys + j) * in.masks + (in.masks == 1 ? 0 : b))] == 0.0f;
     });
-    if (!range.ok()) return range.state();
-    attention_case c = case_of(in.heads, in.dim, in.scale, in.queries, in.memory, *range, in.terms);
+    attention_case c = case_of(in.heads, in.dim, in.scale, in.queries, in.memory, seen, in.terms);
     c.q = entry_of(in.q.values, in.queries, in.batch, b, row);
-    c.k = slice(entry_of(in.k.values, in.keys, in.batch, b, row), range->first * row, c.kv_lens[0] * row);
-    c.v = slice(entry_of(in.v.values, in.keys, in.batch, b, row), range->first * row, c.kv_lens[0] * row);
-    if (in.terms.segments) add_segments(golden, in, b, *range, c);
+    c.k = slice(entry_of(in.k.values, in.keys, in.batch, b, row), seen.first * row, c.kv_lens[0] * row);
+    c.v = slice(entry_of(in.v.values, in.keys, in.batch, b, row), seen.first * row, c.kv_lens[0] * row);
+    if (in.terms.segments) add_segments(golden, in, b, seen, c);
     if (!golden.state().ok()) return {};
     const auto bias = [&](const tensor<float>& t, int64_t rows) {
         return t.values.empty() ? const_head_view() : dense_view(static_cast<const void*>(t.values.data()), dtype::fp32, rows, in.heads, in.dim);
@@ -199,20 +208,19 @@ status read_deberta(golden_reader& golden, deberta_inputs& in) {
 }
 
 status check_deberta_entry(const deberta_inputs& in, int64_t b, comparison& checks, executor& on) {
-    const result<seen_range> range =
-        range_of(in.tokens, in.tokens, 0, [&](int64_t, int64_t j) { return in.valid.values[static_cast<std::size_t>(b * in.tokens + j)] != 0.0f; });
-    if (!range.ok()) return range.state();
+    const seen_keys seen =
+        keys_of(in.tokens, in.tokens, 0, [&](int64_t, int64_t j) { return in.valid.values[static_cast<std::size_t>(b * in.tokens + j)] != 0.0f; });
     const int64_t row = int64_t{in.heads} * in.dim;
     const auto rows = [&](const auto& t, int64_t dim) {
         return tokens_first(std::span(t.values).subspan(static_cast<std::size_t>(b * in.tokens * in.heads * dim),
                                                         static_cast<std::size_t>(in.tokens * in.heads * dim)),
                             1, in.heads, in.tokens, dim);
     };
-    attention_case c = case_of(in.heads, in.dim, in.scale, in.tokens, 0, *range, in.terms);
+    attention_case c = case_of(in.heads, in.dim, in.scale, in.tokens, 0, seen, in.terms);
     c.relative = in.tables;
     c.q = rows(in.q, in.dim);
-    c.k = slice(rows(in.k, in.dim), range->first * row, c.kv_lens[0] * row);
-    c.v = slice(rows(in.v, in.dim), range->first * row, c.kv_lens[0] * row);
+    c.k = slice(rows(in.k, in.dim), seen.first * row, c.kv_lens[0] * row);
+    c.v = slice(rows(in.v, in.dim), seen.first * row, c.kv_lens[0] * row);
     const result<attention_output> got = run_all_ways(c, checks, on);
     if (!got.ok()) return got.state();
     checks.absolute("out", got->out, rows(in.out, in.dim), attention_tolerance::disentangled);
