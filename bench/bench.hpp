@@ -89,6 +89,7 @@ void register_decode();
 void register_math();
 void register_options();
 void register_prefill();
+void register_relative();
 void register_resident();
 void register_rope();
 void register_scheduling();

@@ -94,6 +94,7 @@ int main(int argc, char** argv) {
     ropewalk::bench::register_decode();
     ropewalk::bench::register_prefill();
     ropewalk::bench::register_options();
+    ropewalk::bench::register_relative();
     ropewalk::bench::register_resident();
     ropewalk::bench::register_scheduling();
     ropewalk::bench::register_rope();

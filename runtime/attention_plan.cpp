@@ -10,6 +10,7 @@
 
 #include "runtime/pages.hpp"
 #include "runtime/refuse.hpp"
+#include "runtime/relative_attention.hpp"
 #include "runtime/views.hpp"
 #include "simd/core/dispatch.hpp"
 
@@ -303,7 +304,9 @@ void set_shape(plan_state& plan, const attention_problem& problem, dtype k_type,
     shape.v_type = static_cast<int>(v_type);
     shape.out_type = static_cast<int>(problem.out_type);
     const bool fast = problem.precision == attention_precision::fast;
-    shape.qk_arithmetic = simd::choose_arithmetic(plan.kernels->attention, shape.k_type, shape.q_type, fast);
+    // With relative terms q meets fp32 tables besides the keys, and keys meet rows of tables: one arithmetic for all of it.
+    const bool relative = problem.relative != nullptr;
+    shape.qk_arithmetic = relative ? simd::fma_fp32 : simd::choose_arithmetic(plan.kernels->attention, shape.k_type, shape.q_type, fast);
     shape.pv_arithmetic = simd::choose_arithmetic(plan.kernels->attention, shape.v_type, shape.q_type, fast);
     const double scale = problem.scale != 0.0f ? double{problem.scale} : 1.0 / std::sqrt(double(problem.k_dim));
     shape.scale = static_cast<float>(scale * log2e);
@@ -465,7 +468,14 @@ plan_state::block builder::block_of(std::size_t s, int64_t first, int32_t tokens
     const int64_t at = first_position_of(batch, s) + first;
     const auto kv_len = static_cast<int32_t>(batch.kv_lens[s]);
     plan_state::block block;
-    block.rows = {batch.q_indptr[s] + first, tokens, 0, at, kv_len, nullptr, paged ? 0 : batch.kv_indptr[s], nullptr};
+    block.rows = {batch.q_indptr[s] + first,
+                  tokens,
+                  0,
+                  at,
+                  kv_len,
+                  nullptr,
+                  paged ? batch.page_indptr[s] * plan.shape.page_tokens : batch.kv_indptr[s],
+                  nullptr};
     block.page_first = paged ? batch.page_indptr[s] : 0;
     if (has_words(batch.key_mask_indptr, s)) {
         block.rows.drafted = kv_len;
@@ -557,7 +567,7 @@ void builder::find_shared() {
     plan.candidates.clear();
     plan.grouped.clear();
     const std::size_t sequences = batch.kv_lens.size();
-    if (shape.page_tokens == 0 || sequences < 2) return;
+    if (shape.page_tokens == 0 || sequences < 2 || shape.relative.given) return;
     for (std::size_t s = 0; s < sequences; ++s) {
         const int64_t tokens = batch.q_indptr[s + 1] - batch.q_indptr[s];
         const int64_t kv_len = batch.kv_lens[s];
@@ -726,12 +736,14 @@ status build_plan(std::unique_ptr<plan_state>& slot, const attention_problem& pr
         if (auto s = runtime::check_type("v_type", v_type); !s) return s;
         if (auto s = check_plain_rows(batch); !s) return s;
     }
+    if (auto s = runtime::check_relative(problem, batch, layout != nullptr ? layout->page_tokens : 0); !s) return s;
 
     // A plan that is kept reuses its vectors; if memory runs out half-way it is left empty, not half-built.
     std::unique_ptr<plan_state> plan = std::move(slot);
     if (plan == nullptr) plan = std::make_unique<plan_state>();
     plan->kernels = kernels;
     set_shape(*plan, problem, k_type, v_type);
+    runtime::set_relative(*plan, problem, batch);
     plan->blocks.clear();
     plan->items.clear();
     plan->runs.clear();

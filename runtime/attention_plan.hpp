@@ -59,6 +59,11 @@ struct attention_plan::state {
     int64_t kv_rows = 0;        // plain: rows that K and V must have
     std::vector<float> slopes;  // includes log2(e)
     std::vector<float> sinks;
+    std::vector<int32_t> relative_index;  // attention_problem::relative
+    int64_t relative_first = 0;           // distance of its first entry
+    int64_t relative_rows = 0;            // that its tables must have
+    std::vector<uint8_t> q_segments;
+    std::vector<uint8_t> k_segments;
     attention_bias bias;
     int64_t most_keys = 0;  // of a sequence
     std::vector<int32_t> page_ids;

@@ -7,6 +7,7 @@
 #include "runtime/attention_plan.hpp"
 #include "runtime/pages.hpp"
 #include "runtime/refuse.hpp"
+#include "runtime/relative_attention.hpp"
 #include "runtime/views.hpp"
 #include "simd/core/dispatch.hpp"
 
@@ -114,8 +115,9 @@ void execute(run_context& context, executor& on) noexcept {
     on.run(workers, run_worker, &context);
 }
 
-// The bias of a layer, if it has one of its own, has the form of the plan's.
+// The bias of a layer, if it has one of its own, has the form of the plan's; its relative tensors are those of the plan's terms.
 status check_layer(const attention_plan::state& plan, const attention_layer& layer) {
+    if (auto s = runtime::check_relative_tensors(plan, layer.relative); !s) return s;
     if (layer.bias == nullptr) return {};
     const attention_bias::state* given = layer.bias->internals();
     const attention_bias::state* built = plan.bias.internals();
@@ -149,6 +151,7 @@ simd::attend_tensors make_tensors(const attention_plan::state& plan, const const
     tensors.sinks = plan.sinks.data();
     const attention_bias& bias = layer.bias != nullptr ? *layer.bias : plan.bias;
     if (!bias.empty()) tensors.bias = bias.internals()->values;
+    tensors.relative = runtime::relative_inputs_of(plan, layer.relative);
     return tensors;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -60,7 +61,8 @@ struct sequence_input {
     std::vector<uint64_t> tree = {};  // attention_batch::tree_masks
     std::vector<uint64_t> mask = {};  // attention_batch::key_masks
     std::vector<int64_t> key_first = {}, key_last = {};
-    bias_function bias = {};  // what attention_problem::bias is to give
+    bias_function bias = {};                                // what attention_problem::bias is to give
+    std::vector<uint8_t> q_segments = {}, k_segments = {};  // [q_len], [kv_len] where relative terms have segments
 
     static sequence_input random(const attention_problem& p, dtype k_type, dtype v_type, int64_t q_len, int64_t kv_len, std::mt19937& generator) {
         sequence_input s{q_len, kv_len, {}, {}, {}, {}, {}};
@@ -110,6 +112,7 @@ struct batch_tables {
     std::vector<int64_t> q_indptr{0}, kv_lens, q_starts, page_indptr{0}, kv_indptr{0}, tree_indptr{0}, key_mask_indptr{0}, key_first, key_last;
     std::vector<uint64_t> tree_masks, key_masks;
     std::vector<int32_t> page_ids;
+    std::vector<uint8_t> q_segments, k_segments;
 };
 
 inline std::vector<float> to_floats(dtype type, const std::vector<std::byte>& bytes) {
@@ -160,6 +163,7 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
             t.key_first.push_back(s.key_first.empty() ? 0 : s.key_first[i]);
             t.key_last.push_back(s.key_last.empty() ? s.kv_len : s.key_last[i]);
         }
+        t.q_segments.insert(t.q_segments.end(), s.q_segments.begin(), s.q_segments.end());
         q.insert(q.end(), s.q.bytes.begin(), s.q.bytes.end());
         k.insert(k.end(), s.k.bytes.begin(), s.k.bytes.end());
         v.insert(v.end(), s.v.bytes.begin(), s.v.bytes.end());
@@ -180,6 +184,13 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     if (!t.key_masks.empty()) batch.key_mask_indptr = t.key_mask_indptr;
     if (std::ranges::any_of(sequences, [](const sequence_input& s) { return !s.key_first.empty(); })) batch.key_first = t.key_first;
     if (std::ranges::any_of(sequences, [](const sequence_input& s) { return !s.key_last.empty(); })) batch.key_last = t.key_last;
+    batch.q_segments = t.q_segments;
+    const auto place_segments = [&](std::size_t s, std::size_t first, std::size_t most) {  // most: of all sequences
+        if (sequences[s].k_segments.empty()) return;
+        t.k_segments.resize(most, 0xff);
+        std::ranges::copy(sequences[s].k_segments, t.k_segments.begin() + static_cast<std::ptrdiff_t>(first));
+        batch.k_segments = t.k_segments;
+    };
     kv_layout layout =
         layout_of(p, options.k_pages.value_or(k_type), options.v_pages.value_or(v_type), options.page_tokens == 0 ? 64 : options.page_tokens);
     layout.hadamard = options.hadamard;
@@ -187,6 +198,8 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     kv_pages pages;
     if (options.page_tokens == 0) {
         batch.kv_indptr = t.kv_indptr;
+        for (std::size_t s = 0; s < sequences.size(); ++s)
+            place_segments(s, static_cast<std::size_t>(t.kv_indptr[s]), static_cast<std::size_t>(kv_tokens));
         const status built = plan.build(p, batch, k_type, v_type, options.concurrency);
         EXPECT_TRUE(built.ok()) << built.text();
     } else {
@@ -213,6 +226,10 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
         const status appended = kv_append(pages, slots, k_view, v_view, {}, serial);
         EXPECT_TRUE(appended.ok()) << appended.text();
         if (options.stored != nullptr) *options.stored = stored_sequences(p, sequences, pages, slots);
+        const auto page_tokens = static_cast<std::size_t>(options.page_tokens);
+        for (std::size_t s = 0; s < sequences.size(); ++s) {
+            place_segments(s, static_cast<std::size_t>(t.page_indptr[s]) * page_tokens, t.page_ids.size() * page_tokens);
+        }
         batch.page_indptr = t.page_indptr;
         batch.page_ids = t.page_ids;
         const status built = plan.build(p, batch, layout, count, options.concurrency);
@@ -235,8 +252,10 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     return result;
 }
 
-inline reference_result reference_of(const attention_problem& p, const sequence_input& s) {
+inline reference_result reference_of(const attention_problem& p, const sequence_input& s,
+                                     std::function<double(int64_t i, int32_t h, int64_t j)> term = nullptr) {
     reference_problem r;
+    r.term = std::move(term);
     r.heads = p.heads;
     r.kv_heads = p.kv_heads;
     r.k_dim = p.k_dim;

@@ -28,6 +28,8 @@ struct reference_problem {
     bias_function bias;                        // beside the slopes, or none
     int place = 0;                             // of slopes and bias: after softcap, before softcap, before scale
 
+    std::function<double(int64_t i, int32_t h, int64_t j)> term;  // beside q.k, before the scale; or none
+
     bool drafted(int64_t j) const { return !tree.empty() && j >= kv_len - q_len; }
     bool tree_bit(int64_t i, int64_t j) const { return (tree[static_cast<std::size_t>(i * ((q_len + 63) / 64) + j / 64)] >> (j % 64) & 1) != 0; }
     bool hidden(int64_t i, int64_t j) const {
@@ -75,6 +77,7 @@ reference_result reference_attention(const reference_problem& p, const std::vect
                     s += double(q[static_cast<std::size_t>((i * p.heads + h) * p.k_dim + d)]) *
                          double(k[static_cast<std::size_t>((j * p.kv_heads + kv_head) * p.k_dim + d)]);
                 }
+                if (p.term) s += p.term(i, h, j);
                 const double added = p.added(h, position, key_position);
                 s = p.place == 2 ? (s + added) * p.scale : p.place == 1 ? s * p.scale + added : s * p.scale;
                 if (p.softcap != 0.0) s = p.softcap * std::tanh(s / p.softcap);

@@ -48,6 +48,9 @@ struct attention_span {
 //   fast      Also rounds fp32 queries, and meets int4 pages in integer dots with q and p at 8 bits: errors up to a few 1e-3 of max |v|.
 enum class attention_precision : int32_t { standard = 0, fast = 1 };
 
+struct relative_terms;    // relative_attention.hpp
+struct relative_tensors;  // likewise
+
 struct attention_problem {
     int32_t heads = 0;  // query heads, a multiple of kv_heads
     int32_t kv_heads = 0;
@@ -67,6 +70,8 @@ struct attention_problem {
     bias_place place = bias_place::after_softcap;  // of bias and alibi_slopes
     // [heads] or null: per-head logit that takes part in the softmax but has no value (gpt-oss sinks). 0 is a legal sink. lse includes it.
     const float* sinks = nullptr;
+    // Vector relative terms (relative_attention.hpp), or null. Copied by the plan.
+    const relative_terms* relative = nullptr;
 };
 
 // A ragged batch of sequences that each bring q_len query tokens and have kv_len keys; prefill, chunked prefill and decode may be mixed. Row r of q
@@ -107,6 +112,10 @@ struct attention_batch {
     // has.
     std::span<const uint64_t> key_masks = {};
     std::span<const int64_t> key_mask_indptr = {};  // [sequences + 1], ascending from 0
+    // Segments of query tokens and keys where problem.relative has segment terms, else empty. Key j of sequence s is at kv_indptr[s] + j, or with
+    // pages at page_indptr[s] * page_tokens + j.
+    std::span<const uint8_t> q_segments = {};  // [query tokens]
+    std::span<const uint8_t> k_segments = {};  // [kv_indptr.back()], or [page_ids * page_tokens]
 };
 
 // What to do in a step: offsets only, no pointers to tensors, so one plan serves every layer of the same geometry. Building reuses the memory of the
@@ -145,6 +154,8 @@ private:
 struct attention_layer {
     // In place of the plan's bias, and of its form: heads and, over a grid, extents are the same (UMT5: a table for each layer). Null: the plan's.
     const attention_bias* bias = nullptr;
+    // The tensors of the plan's relative terms; null exactly if it has none.
+    const relative_tensors* relative = nullptr;
 };
 
 // q [tokens, heads, k_dim], out [tokens, heads, v_dim]; lse [tokens, heads] dense, natural logarithm, or empty. out may not overlap q. The pages must

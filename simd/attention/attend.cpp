@@ -35,6 +35,7 @@ struct workspace {
     std::byte* k_tile;                                                            // plain K/V: the tile as panels
     std::byte* v_tile;                                                            //            and as V groups
     float* rows16;                                                                // 16 rows in fp32 on their way into a panel
+    std::byte* relative;
     std::byte* v_clean;  // V without masked slots when one holds Inf or NaN, or int4 scales without theirs
 
     int64_t bytes;  // of all of it
@@ -67,6 +68,7 @@ workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
     w.k_tile = take(plain ? tile_tokens / panel * panel_bytes(shape.k_type, shape.k_pad) : 0);
     w.v_tile = take(plain ? v_bytes(shape.v_type, shape.v_pad, tile_tokens) : 0);
     w.rows16 = floats(plain ? int64_t{panel} * std::max(shape.k_dim, shape.v_dim) : 0);
+    w.relative = take(relative_scratch_bytes(shape, static_cast<int32_t>(rows)));
     w.v_clean = take(shape.v_type == int4 ? v_scale_bytes(shape.v_type, shape.v_pad, tile_tokens) : v_bytes(shape.v_type, shape.v_pad, tile_tokens));
     w.bytes = offset;
     return w;
@@ -99,12 +101,14 @@ struct walker {
     int32_t rows;  // of all blocks
     workspace w;
     key_range seen;  // by any row
+    relative_walker relative;
 
     void load_rows();
     void load_block(const attend_block& loaded, int32_t first_row);
     void run_chunk(int64_t chunk);
     void run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t next_first);
     void scores(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end);
+    void add_relative(int64_t tile_first, int64_t begin, int64_t end);
     void values(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end);
     prefetch_run fetch(int64_t& next, int64_t next_end, bool keys) const;
     bool non_finite(const v_run& run, int64_t from, int64_t to) const;
@@ -178,6 +182,7 @@ void walker::load_rows() {
         load_block(loaded, row);
         row += loaded.tokens * shape.group;
     }
+    relative.load_segments();
     clear_total();
 }
 
@@ -191,6 +196,7 @@ void walker::load_block(const attend_block& loaded, int32_t first_row) {
         alignas(64) float copy[max_head_dim];
         float* row = shape.qk_arithmetic == fma_fp32 ? reinterpret_cast<float*>(w.q + r * q_stride_bytes()) : copy;
         kernels.kv.load_row[shape.q_type](source, row, shape.k_dim);
+        if (shape.relative.given) relative.load_row(r, head, row);
         if (shape.hadamard) kernels.kv.hadamard(row, shape.k_dim);
         for (int32_t d = shape.k_dim; d < shape.k_pad; ++d) row[d] = 0.0f;
         if (shape.qk_arithmetic == dot_bf16) kernels.kv.store_row[bf16](row, w.q + r * q_stride_bytes(), shape.k_pad);
@@ -266,6 +272,13 @@ void walker::scores(int64_t tile_first, int64_t begin, int64_t end, int64_t next
                                                                  fetch(next, next_end, reads_once())});
         token += tokens;
     }
+}
+
+void walker::add_relative(int64_t tile_first, int64_t begin, int64_t end) {
+    key_panel panels[tile_tokens / panel];
+    const auto count = static_cast<int32_t>((end - begin) / panel);
+    for (int32_t p = 0; p < count; ++p) panels[p] = {k_at(tile_first, begin + p * panel), k_scales_at(begin + p * panel)};
+    relative.add(begin, panels, count, w.scores + (begin - tile_first));
 }
 
 // P.V over the groups of [begin, end), by integer dots over whole panels. A row's weight of a masked token is 0, and adding 0 * v changes nothing,
@@ -452,6 +465,7 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     } else {
         scores(tile_first, begin, end, begin, end);
     }
+    if (shape.relative.given) add_relative(tile_first, begin, end);
 
     const auto tokens = static_cast<int32_t>(end - begin);
     for (int32_t r = 0; r < rows; ++r) {
@@ -552,7 +566,8 @@ walker make_walker(const kernel_table& kernels, const attend_shape& shape, const
                    std::byte* scratch) {
     int32_t rows = 0;
     for (int32_t b = 0; b < count; ++b) rows += blocks[b].tokens * shape.group;
-    return {kernels, shape, tensors, *blocks, count, rows, carve(shape, rows, scratch), {}};
+    const workspace w = carve(shape, rows, scratch);
+    return {kernels, shape, tensors, *blocks, count, rows, w, {}, relative_walker(kernels, shape, tensors, *blocks, rows, w.relative)};
 }
 
 }  // namespace

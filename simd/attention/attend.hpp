@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "simd/attention/relative.hpp"
 #include "simd/core/kernels.hpp"
 
 namespace ropewalk::simd {
@@ -31,6 +32,7 @@ struct attend_shape {
     float bias_factor;         // includes log2(e), and the scale where the bias comes before it
     bool bias_before_softcap;  // also ALiBi
     bool hadamard;             // K and V are stored turned (kv_layout::hadamard)
+    relative_shape relative;
     // Pages; page_tokens == 0 stands for plain K/V.
     int32_t page_tokens;
     int64_t page_stride, head_stride, v_offset, k_scale_offset, v_scale_offset;  // bytes
@@ -44,7 +46,7 @@ struct attend_block {
     int64_t position;  // of the first token, counted from key 0 of the sequence
     int32_t kv_len;
     const int32_t* page_ids;  // paged
-    int64_t kv_row;           // plain: of key 0 in k and v
+    int64_t kv_row;           // of key 0 in k_segments and, plain, in k and v
     float* partials;          // unless attend() finishes the block: where it leaves its results
     // Tree: the last `drafted` keys belong to the sequence's query tokens, and bits tell which of them a token sees. 0: no tree.
     // Without depths this is a mask over keys that keep their positions (all of the sequence's), and key_ranges bounds its bits.
@@ -86,6 +88,7 @@ struct attend_tensors {
     const std::byte* k;      // plain
     const std::byte* v;
     int64_t k_token_stride, k_head_stride, v_token_stride, v_head_stride;
+    relative_inputs relative;
 };
 
 // What attend() does with the results of its chunks: writes out and lse (the chunks are all that the one block sees), leaves them folded into one
@@ -115,7 +118,8 @@ constexpr int64_t partial_floats(int64_t rows, int64_t v_pad) { return rows * (v
 constexpr attend_partial partial_at(float* base, int64_t rows) { return {base, base + rows, base + 2 * rows}; }
 
 // Chunks [chunk_first, chunk_last) of `count` blocks of one KV head, in one pass over K and V. More than one block: the pages of these chunks are the
-// same for all, full and free of drafted keys, and results go through partials. A row's result is the same whatever rows it shares the pass with.
+// same for all, full and free of drafted keys, there are no relative terms, and results go through partials. A row's result is the same whatever rows
+// it shares the pass with.
 void attend(const kernel_table& kernels, const attend_shape& shape, const attend_tensors& tensors, const attend_block* blocks, int32_t count,
             int64_t chunk_first, int64_t chunk_last, chunk_results results, std::byte* scratch) noexcept;
 

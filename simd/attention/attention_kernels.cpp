@@ -28,6 +28,7 @@ void fill_attention(attention_kernels& table) {
     table.non_finite[fp16] = non_finite<fp16>;
     table.softmax[dot_integer] = softmax<fp32_probability>;
     fill_integer_attention(table);
+    fill_relative_attention(table.relative);
     table.scale_weights = scale_weights;
     table.fold = fold;
     table.finish[fp32] = finish<fp32>;

@@ -7,6 +7,9 @@
 #include "simd/core/page_element.hpp"
 
 namespace ropewalk::simd::scalar {
+
+void fill_relative_attention(relative_kernels& table);
+
 namespace {
 
 template <int type>
@@ -133,6 +136,7 @@ void fill_attention(attention_kernels& table) {
     table.softmax[fma_fp32] = softmax;
     table.scale_weights = scale_weights;
     table.fold = fold;
+    fill_relative_attention(table.relative);
 }
 
 }  // namespace ropewalk::simd::scalar

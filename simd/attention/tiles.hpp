@@ -15,6 +15,7 @@
 namespace ropewalk::simd::ROPEWALK_TARGET {
 
 void fill_integer_attention(attention_kernels& table);
+void fill_relative_attention(relative_kernels& table);
 
 namespace {
 

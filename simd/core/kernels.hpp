@@ -218,7 +218,19 @@ struct pv_args {
 };
 using pv_function = void (*)(const pv_args&);
 
+// Vector relative terms on their way into raw scores [rows][score_stride] of a tile: simd/attention/relative.hpp.
+struct relative_kernels {
+    // scores[r][t] += term[r * term_stride + t], t < tokens, a multiple of 16. term_stride 0: one row for all.
+    void (*add_rows)(float* scores, int64_t score_stride, int32_t rows, int32_t tokens, const float* term, int64_t term_stride);
+    // scores[r][t] += term[r - t + 15][t] for 16 tokens; term [rows + 15][16], readable as if rows were a multiple of 16.
+    void (*add_diagonals)(float* scores, int64_t score_stride, int32_t rows, const float* term);
+    // scores[r][t] += pair[r * pair_stride + (segments[t] != row_segments[r])]; null segments stand for equal ones everywhere.
+    void (*add_pairs)(float* scores, int64_t score_stride, int32_t rows, int32_t tokens, const float* pair, int64_t pair_stride,
+                      const float* row_segments, const float* segments);
+};
+
 struct attention_kernels {
+    relative_kernels relative;
     qk_function qk[kv_type_count][arithmetic_count];  // null where the target cannot
     pv_function pv[kv_type_count][arithmetic_count];
     // p[r][t] *= scale[t] * unit, where p is not 0: a masked token may have any scale. unit is the type's code_unit.

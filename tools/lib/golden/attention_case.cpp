@@ -1,5 +1,6 @@
 #include "tools/lib/golden/attention_case.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -46,7 +47,8 @@ result<attention_output> run_plan(const attention_case& c, const attention_plan&
     const head_view out = dense_view(output.out.data(), dtype::fp32, rows, c.problem.heads, c.problem.v_dim);
     const result<mapped_memory> workspace = mapped_memory::create(static_cast<int64_t>(plan.workspace_bytes()));
     if (!workspace.ok()) return workspace.state();
-    const status ran = run(plan, q, keys..., out, output.lse, workspace->bytes(), on);
+    const attention_layer layer{nullptr, c.problem.relative != nullptr ? &c.relative : nullptr};
+    const status ran = run(plan, q, keys..., out, output.lse, workspace->bytes(), layer, on);
     if (!ran.ok()) return ran;
     return output;
 }
@@ -77,12 +79,28 @@ placement place(const std::vector<int64_t>& kv_lens, int32_t page_tokens) {
     return p;
 }
 
+// attention_batch::k_segments as pages have them.
+std::vector<uint8_t> paged_segments(const attention_case& c, const placement& where, int32_t page_tokens) {
+    if (c.k_segments.empty()) return {};
+    std::vector<uint8_t> segments(where.page_ids.size() * static_cast<std::size_t>(page_tokens));
+    auto next = c.k_segments.begin();
+    for (std::size_t s = 0; s < c.kv_lens.size(); ++s) {
+        std::copy_n(next, c.kv_lens[s], segments.begin() + static_cast<std::ptrdiff_t>(where.page_indptr[s] * page_tokens));
+        next += static_cast<std::ptrdiff_t>(c.kv_lens[s]);
+    }
+    return segments;
+}
+
 attention_batch batch_of(const attention_case& c, const std::vector<int64_t>& q_indptr) {
     attention_batch batch;
     batch.q_indptr = q_indptr;
     batch.kv_lens = c.kv_lens;
     batch.tree_masks = c.tree_masks;
     batch.tree_indptr = c.tree_indptr;
+    batch.q_starts = c.q_starts;
+    batch.key_masks = c.key_masks;
+    batch.key_mask_indptr = c.key_mask_indptr;
+    batch.q_segments = c.q_segments;
     return batch;
 }
 
@@ -104,6 +122,7 @@ result<attention_output> run_contiguous(const attention_case& c, executor& on) {
     const std::vector<int64_t> q_indptr = offsets_of(c.q_lens), kv_indptr = offsets_of(c.kv_lens);
     attention_batch batch = batch_of(c, q_indptr);
     batch.kv_indptr = std::span(kv_indptr);
+    batch.k_segments = c.k_segments;
     attention_plan plan;
     const status built = plan.build(c.problem, batch, dtype::fp32, dtype::fp32, on.concurrency());
     if (!built.ok()) return built;
@@ -131,6 +150,8 @@ result<attention_output> run_paged(const attention_case& c, int32_t page_tokens,
     attention_batch batch = batch_of(c, q_indptr);
     batch.page_indptr = where.page_indptr;
     batch.page_ids = where.page_ids;
+    const std::vector<uint8_t> segments = paged_segments(c, where, page_tokens);
+    batch.k_segments = segments;
     attention_plan plan;
     const status built = plan.build(c.problem, batch, layout, where.page_count, on.concurrency());
     if (!built.ok()) return built;

@@ -6,13 +6,14 @@
 
 #include <ropewalk/attention.hpp>
 #include <ropewalk/executor.hpp>
+#include <ropewalk/relative_attention.hpp>
 #include <ropewalk/status.hpp>
 #include "tools/lib/golden/comparison.hpp"
 
 namespace ropewalk::toolkit {
 
 // A ragged batch: sequence s brings q_lens[s] rows of q and kv_lens[s] rows of k and v, packed one sequence after the other. Query rows stand at the
-// end of their keys.
+// end of their keys unless q_starts says otherwise.
 struct attention_case {
     attention_problem problem;  // its slopes and sinks point to what the check holds
     std::vector<int64_t> q_lens, kv_lens;
@@ -21,6 +22,11 @@ struct attention_case {
     std::vector<float> v;              // [sum kv_lens, kv_heads, v_dim]; empty: the first v_dim dims of k
     std::vector<uint64_t> tree_masks;  // attention_batch, empty: no trees
     std::vector<int64_t> tree_indptr;
+    std::vector<int64_t> q_starts;
+    std::vector<uint64_t> key_masks;  // attention_batch, empty: no masks
+    std::vector<int64_t> key_mask_indptr;
+    relative_tensors relative;                    // where the problem has relative terms
+    std::vector<uint8_t> q_segments, k_segments;  // [sum q_lens], [sum kv_lens]
 };
 
 struct attention_output {

@@ -14,14 +14,14 @@ constexpr golden_kind kinds[] = {
     {"attention_mla", check_attention_mla, "multi-head latent attention, absorbed and expanded"},
     {"trace", check_trace, "activations of a real model, replayed token by token"},
     {"attention_bias", check_attention_bias, "arbitrary additive bias, in rows of the caller"},
-    {"deberta_attention", nullptr, "disentangled attention"},
+    {"deberta_attention", check_deberta_attention, "disentangled attention: v1, v2, v3"},
     {"deberta_buckets", check_deberta_buckets, "log buckets"},
     {"learned", nullptr, "learned absolute positions"},
     {"sinusoidal", nullptr, "sinusoidal absolute positions"},
     {"sinusoidal_shift", nullptr, "sinusoidal shift matrices"},
     {"t5_attention", check_t5_attention, "T5 relative bias, encoder, decoder and a decoding step"},
     {"t5_buckets", check_t5_buckets, "T5 buckets"},
-    {"xlnet_attention", nullptr, "Transformer-XL relative attention"},
+    {"xlnet_attention", check_xlnet_attention, "relative attention: both directions, memory, segments, permuted order"},
     {"xlnet_pos_enc", nullptr, "XLNet relative encodings"},
 };
 

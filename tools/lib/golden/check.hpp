@@ -44,6 +44,8 @@ status check_attention_mask(golden_reader& golden, comparison& checks, executor&
 status check_attention_bias(golden_reader& golden, comparison& checks, executor& on);
 status check_t5_attention(golden_reader& golden, comparison& checks, executor& on);
 status check_attention_mla(golden_reader& golden, comparison& checks, executor& on);
+status check_deberta_attention(golden_reader& golden, comparison& checks, executor& on);
+status check_xlnet_attention(golden_reader& golden, comparison& checks, executor& on);
 status check_t5_buckets(golden_reader& golden, comparison& checks, executor& on);
 status check_deberta_buckets(golden_reader& golden, comparison& checks, executor& on);
 status check_trace(golden_reader& golden, comparison& checks, executor& on);
@@ -52,6 +54,7 @@ status check_trace(golden_reader& golden, comparison& checks, executor& on);
 // times what the published fp32 implementations show.
 struct attention_tolerance {
     static constexpr double plain = 5e-6;
+    static constexpr double disentangled = 1e-5;
     static constexpr double softcap = 2e-5;       // the cap multiplies the rounding of tanh by 50
     static constexpr double large_logits = 1e-4;  // an fp32 score near 100 has an ulp of 7.6e-6
     static constexpr double large_lse = 50.0;     // from where on logits count as large
