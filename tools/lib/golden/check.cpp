@@ -16,13 +16,13 @@ constexpr golden_kind kinds[] = {
     {"attention_bias", nullptr, "arbitrary additive bias"},
     {"deberta_attention", nullptr, "disentangled attention"},
     {"deberta_buckets", check_deberta_buckets, "log buckets"},
-    {"learned", nullptr, "learned absolute positions"},
-    {"sinusoidal", nullptr, "sinusoidal absolute positions"},
-    {"sinusoidal_shift", nullptr, "sinusoidal shift matrices"},
+    {"learned", check_learned, "learned absolute positions"},
+    {"sinusoidal", check_sinusoidal, "sinusoidal absolute positions"},
+    {"sinusoidal_shift", check_sinusoidal_shift, "sinusoidal shift matrices"},
     {"t5_attention", nullptr, "T5 relative bias"},
     {"t5_buckets", check_t5_buckets, "T5 buckets"},
     {"xlnet_attention", nullptr, "Transformer-XL relative attention"},
-    {"xlnet_pos_enc", nullptr, "XLNet relative encodings"},
+    {"xlnet_pos_enc", check_xlnet_pos_enc, "XLNet relative encodings"},
 };
 
 check_result finished(const std::string& kind, const comparison& checks, const status& done) {

@@ -42,6 +42,10 @@ status check_attention_chunked(golden_reader& golden, comparison& checks, execut
 status check_attention_ragged(golden_reader& golden, comparison& checks, executor& on);
 status check_attention_mask(golden_reader& golden, comparison& checks, executor& on);
 status check_attention_mla(golden_reader& golden, comparison& checks, executor& on);
+status check_learned(golden_reader& golden, comparison& checks, executor& on);
+status check_sinusoidal(golden_reader& golden, comparison& checks, executor& on);
+status check_sinusoidal_shift(golden_reader& golden, comparison& checks, executor& on);
+status check_xlnet_pos_enc(golden_reader& golden, comparison& checks, executor& on);
 status check_t5_buckets(golden_reader& golden, comparison& checks, executor& on);
 status check_deberta_buckets(golden_reader& golden, comparison& checks, executor& on);
 status check_trace(golden_reader& golden, comparison& checks, executor& on);
