@@ -1,6 +1,7 @@
 // Everything of ropewalk but the TBB arena adapter (tbb.hpp).
 #pragma once
 
+#include <ropewalk/absolute.hpp>
 #include <ropewalk/alibi.hpp>
 #include <ropewalk/attention.hpp>
 #include <ropewalk/attention_bias.hpp>

@@ -29,7 +29,7 @@ result<check_result> check_golden_file(const std::string& path, executor& on);
 using check_function = status (*)(golden_reader& golden, comparison& checks, executor& on);
 struct golden_kind {
     std::string_view name;
-    check_function check;  // null: not built yet
+    check_function check;
     std::string_view contents;
 };
 std::span<const golden_kind> golden_kinds();
@@ -46,6 +46,10 @@ status check_t5_attention(golden_reader& golden, comparison& checks, executor& o
 status check_attention_mla(golden_reader& golden, comparison& checks, executor& on);
 status check_deberta_attention(golden_reader& golden, comparison& checks, executor& on);
 status check_xlnet_attention(golden_reader& golden, comparison& checks, executor& on);
+status check_learned(golden_reader& golden, comparison& checks, executor& on);
+status check_sinusoidal(golden_reader& golden, comparison& checks, executor& on);
+status check_sinusoidal_shift(golden_reader& golden, comparison& checks, executor& on);
+status check_xlnet_pos_enc(golden_reader& golden, comparison& checks, executor& on);
 status check_t5_buckets(golden_reader& golden, comparison& checks, executor& on);
 status check_deberta_buckets(golden_reader& golden, comparison& checks, executor& on);
 status check_trace(golden_reader& golden, comparison& checks, executor& on);

@@ -17,7 +17,11 @@ status check_map(golden_reader& golden, const std::string& name, status (*bucket
     const std::vector<int64_t> positions = golden.integers("relative_position", {any_extent}).values;
     const auto count = static_cast<int64_t>(positions.size());
     const tensor<int64_t> fp32 = golden.integers(name, {count}), fp64 = golden.integers(name + "_f64", {count});
-    golden.require(count > 0 && positions.back() - positions.front() == count - 1, "relative_position must count upwards by one");
+    for (std::size_t i = 1; i < positions.size(); ++i) {
+        golden.require(positions[i - 1] < positions[i] && static_cast<uint64_t>(positions[i]) - static_cast<uint64_t>(positions[i - 1]) == 1,
+                       "relative_position must count upwards by one");
+    }
+    golden.require(count > 0, "relative_position must not be empty");
     if (!golden.state().ok()) return {};
     std::vector<int32_t> buckets(positions.size());
     const status filled = buckets_of(buckets, positions.front(), rule);
