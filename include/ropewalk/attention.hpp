@@ -34,6 +34,7 @@ struct attention_span {
     // window keys including the query's own position, as Hugging Face counts; window >= 1.
     static constexpr attention_span sliding_window(int64_t window) noexcept { return {window - 1, 0}; }
     static constexpr attention_span symmetric(int64_t distance) noexcept { return {distance, distance}; }
+    bool operator==(const attention_span&) const = default;
 };
 
 // How q and the probabilities enter products with stored keys and values.

@@ -7,6 +7,7 @@
 #include <ropewalk/isa.hpp>
 #include <ropewalk/kv_cache.hpp>
 #include <ropewalk/kv_pages.hpp>
+#include <ropewalk/position_spec.hpp>
 #include <ropewalk/rope.hpp>
 #include <ropewalk/status.hpp>
 #include <ropewalk/types.hpp>
