@@ -71,7 +71,14 @@ result<position_config> read_object(const json& whole) {
 
 result<position_config> read_hf_config(std::string_view json_text) noexcept {
     try {
-        const auto whole = nlohmann::json::parse(json_text, nullptr, false);
+        // Comparing and printing values recurse: what nests too deep is dropped while it is parsed, and refused.
+        bool deep = false;
+        const auto shallow = [&deep](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+            deep = deep || depth > 32;
+            return depth <= 32;
+        };
+        const auto whole = nlohmann::json::parse(json_text, shallow, false);
+        if (deep) return runtime::refuse(status_code::corrupt_data, "the configuration nests deeper than 32 levels");
         if (!whole.is_object()) return runtime::refuse(status_code::corrupt_data, "the configuration is no JSON object");
         return runtime::read_object(whole);
     } catch (const std::bad_alloc&) {
