@@ -1,4 +1,5 @@
-// Rotation in place: share of an in-place scale of as much memory.
+// Rotation in place: share of an in-place scale of as much memory. Building a table: processor seconds.
+#include <ctime>
 #include <numeric>
 
 #include "bench/bench.hpp"
@@ -29,9 +30,23 @@ void rope_inplace(benchmark::State& state, const simd::kernel_table& kernels, dt
         });
 }
 
+void table_build(benchmark::State& state, int32_t pairs, int64_t positions) {
+    const rope_spec spec = require(rope_spec::standard(2 * pairs, 5e5));
+    // Processor time: the calling thread does it alone, and others may want its core.
+    const auto build = [&](int64_t) {
+        const std::clock_t begun = std::clock();
+        require(rope_table::growing(spec, positions).state());
+        return static_cast<double>(std::clock() - begun) / CLOCKS_PER_SEC;
+    };
+    run_iterations(state, "seconds", build, [](int64_t, double seconds, samples& counters) { counters.add("seconds", seconds); });
+}
+
 }  // namespace
 
 void register_rope() {
+    benchmark::RegisterBenchmark("rope_table/baseline/fp32/p64/n131072", [](benchmark::State& state) { table_build(state, 64, 131072); })
+        ->UseManualTime()
+        ->MeasureProcessCPUTime();
     for (const dtype type : {dtype::fp32, dtype::bf16, dtype::fp16}) {
         for (const rope_pairing pairing : {rope_pairing::half, rope_pairing::interleaved}) {
             const std::string operation = pairing == rope_pairing::half ? "rope_inplace" : "rope_inplace_interleaved";

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "runtime/blocks.hpp"
 #include "runtime/kv_slots.hpp"
 #include "runtime/pages.hpp"
+#include "runtime/panel_runs.hpp"
 #include "runtime/refuse.hpp"
 #include "runtime/rope_rows.hpp"
 #include "simd/core/dispatch.hpp"
@@ -14,22 +14,12 @@ namespace ropewalk {
 
 namespace {
 
-// Elements of K and V that one core packs into cold pages in about 30 us; below that a second worker comes too late (see blocks.hpp).
-constexpr int64_t alone_elements = 16 * 1024;
-// More items than workers, so that one that wakes late finds less to do.
-constexpr int64_t items_per_worker = 4;
-
 // Rows that are converted and rotated before they are packed: a whole panel if they fit 16 KiB of stack, which is up to 256 dims.
 constexpr int32_t scratch_floats = 4096;
 constexpr int32_t rows_at_once(int32_t dim) noexcept { return dim <= 256 ? 16 : dim <= 512 ? 8 : 4; }
 static_assert(rows_at_once(1024) * 1024 == scratch_floats && 2 * runtime::max_rope_pairs <= 2048);
 
-// Tokens token .. token + count - 1 of the call go into consecutive slots of one panel.
-struct token_run {
-    int64_t token;
-    int64_t slot;
-    int32_t count;
-};
+using runtime::token_run;
 
 class append_job {
 public:
@@ -39,12 +29,10 @@ public:
     void run(executor& on) const noexcept;
 
 private:
-    void run_item(int64_t item) const noexcept;
     void append(const token_run& run, int32_t first_head, int32_t last_head) const noexcept;
     void find_rope_rows(const token_run& run, float* scratch, const float** rows) const noexcept;
     void append_k(const token_run& run, int32_t head, const float* const* rope_rows) const noexcept;
     void append_v(const token_run& run, int32_t head) const noexcept;
-    [[nodiscard]] bool mine(int64_t slot, int64_t part) const noexcept;
 
     const kv_pages& pages_;
     std::span<const int64_t> slots_;
@@ -53,8 +41,6 @@ private:
     const simd::kernel_table& kernels_;
     const bool turned_;
     const int32_t run_tokens_;
-    int64_t panel_parts_ = 1;  // panels are dealt to so many parts ..
-    int32_t head_parts_ = 1;   // .. and heads to so many: an item is one of each
 };
 
 append_job::append_job(const kv_pages& pages, std::span<const int64_t> slots, const const_head_view& k, const const_head_view& v,
@@ -68,46 +54,11 @@ append_job::append_job(const kv_pages& pages, std::span<const int64_t> slots, co
       turned_(rope.table != nullptr && rope.table->pairs() != 0 && k.heads != 0),
       run_tokens_(std::min(rows_at_once(pages.layout.k_dim), rows_at_once(pages.layout.v_dim))) {}
 
-// Items own panels (by hash) and heads, not token ranges: whatever the order of the slots, no two workers touch the same 32-bit word.
 void append_job::run(executor& on) const noexcept {
-    append_job job = *this;
-    const auto tokens = static_cast<int64_t>(slots_.size());
-    const int32_t heads = pages_.layout.kv_heads;
-    const int64_t elements = tokens * heads * (int64_t{pages_.layout.k_dim} + pages_.layout.v_dim);
-    if (elements > alone_elements) {
-        const int64_t wanted = items_per_worker * std::max(on.concurrency(), 1);
-        job.panel_parts_ = std::clamp<int64_t>(tokens / panel_tokens, 1, wanted);
-        job.head_parts_ = static_cast<int32_t>(std::min<int64_t>((wanted + job.panel_parts_ - 1) / job.panel_parts_, heads));
-    }
-    runtime::for_each_block(on, job.panel_parts_ * job.head_parts_, 1, [&job](int64_t first, int64_t last) {
-        for (int64_t item = first; item < last; ++item) job.run_item(item);
-    });
-}
-
-// Fibonacci hashing: slots of a batch of sequences often lie at the same index of their pages, so a plain remainder would deal unevenly.
-bool append_job::mine(int64_t slot, int64_t part) const noexcept {
-    if (panel_parts_ == 1) return true;
-    const auto mixed = static_cast<uint32_t>((static_cast<uint64_t>(slot / panel_tokens) * 0x9e3779b97f4a7c15ull) >> 32);
-    return static_cast<int64_t>((uint64_t{mixed} * static_cast<uint64_t>(panel_parts_)) >> 32) == part;
-}
-
-void append_job::run_item(int64_t item) const noexcept {
-    const int64_t part = item / head_parts_;
-    const auto head_part = static_cast<int32_t>(item % head_parts_);
-    const int64_t heads = pages_.layout.kv_heads;
-    const auto first_head = static_cast<int32_t>(heads * head_part / head_parts_),
-               last_head = static_cast<int32_t>(heads * (head_part + 1) / head_parts_);
-    const auto tokens = static_cast<int64_t>(slots_.size());
-    const auto slot_of = [this](int64_t token) { return slots_[static_cast<std::size_t>(token)]; };
-    for (token_run run{0, 0, 1}; run.token < tokens; run.token += run.count) {
-        run.slot = slot_of(run.token);
-        run.count = 1;
-        if (run.slot == no_slot || !mine(run.slot, part)) continue;
-        // To the end of the panel at most, or of the group of rows that fits the scratch.
-        const auto room = static_cast<int32_t>(std::min<int64_t>(run_tokens_ - run.slot % run_tokens_, tokens - run.token));
-        while (run.count < room && slot_of(run.token + run.count) == run.slot + run.count) ++run.count;
-        append(run, first_head, last_head);
-    }
+    const kv_layout& layout = pages_.layout;
+    const int64_t elements = static_cast<int64_t>(slots_.size()) * layout.kv_heads * (int64_t{layout.k_dim} + layout.v_dim);
+    runtime::for_each_panel_run(on, {slots_, layout.kv_heads, elements, on.concurrency()}, run_tokens_,
+                                [this](const token_run& run, int32_t first_head, int32_t last_head) { append(run, first_head, last_head); });
 }
 
 void append_job::append(const token_run& run, int32_t first_head, int32_t last_head) const noexcept {

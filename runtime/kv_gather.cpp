@@ -11,14 +11,11 @@
 
 namespace ropewalk {
 
-namespace {
+namespace runtime {
 
-constexpr int64_t block_elements = 16 * 1024;
-
-// One token of a head, K or V, to fp32.
 void read_k(const kv_pages& pages, int64_t slot, int32_t head, float* row) noexcept {
     const kv_layout& layout = pages.layout;
-    const simd::kv_part part = runtime::k_part(pages, slot / layout.page_tokens, head);
+    const simd::kv_part part = k_part(pages, slot / layout.page_tokens, head);
     const auto token = static_cast<int32_t>(slot % layout.page_tokens);
     simd::scalar::with_kv_type(static_cast<int>(layout.k_type), [&](auto type) {
         const int32_t stored = simd::stored_k_dim(type, layout.k_dim);
@@ -26,6 +23,13 @@ void read_k(const kv_pages& pages, int64_t slot, int32_t head, float* row) noexc
     });
 }
 
+}  // namespace runtime
+
+namespace {
+
+constexpr int64_t block_elements = 16 * 1024;
+
+// One token of a head to fp32.
 void read_v(const kv_pages& pages, int64_t slot, int32_t head, float* row) noexcept {
     const kv_layout& layout = pages.layout;
     const simd::kv_part part = runtime::v_part(pages, slot / layout.page_tokens, head);
@@ -53,7 +57,7 @@ status kv_gather(const kv_pages& pages, std::span<const int64_t> slots, head_vie
             if (slot == no_slot) continue;
             for (int32_t head = 0; head < heads; ++head) {
                 if (k.heads != 0) {
-                    read_k(pages, slot, head, row);
+                    runtime::read_k(pages, slot, head, row);
                     if (pages.layout.hadamard) kernels->kv.hadamard(row, pages.layout.k_dim);
                     kernels->kv.store_row[static_cast<int>(k.type)](row, runtime::row_address(k, token, head), pages.layout.k_dim);
                 }

@@ -16,15 +16,6 @@ status check_part(const char* name, const const_head_view& view, const view_shap
     return check_shape(name, view, shape, "one token per slot, heads and dim of the layout");
 }
 
-status check_slots(std::span<const int64_t> slots, int64_t limit) noexcept {
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-        if (slots[i] >= limit || (slots[i] < 0 && slots[i] != no_slot)) {
-            return refuse(status_code::out_of_range, "slots[%zu] is %" PRId64 "; must be no_slot (-1) or 0 .. %" PRId64, i, slots[i], limit - 1);
-        }
-    }
-    return {};
-}
-
 // The last runs of consecutive slots.
 class recent_runs {
 public:
@@ -52,6 +43,15 @@ private:
 };
 
 }  // namespace
+
+status check_slots(std::span<const int64_t> slots, int64_t limit) noexcept {
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+        if (slots[i] >= limit || (slots[i] < 0 && slots[i] != no_slot)) {
+            return refuse(status_code::out_of_range, "slots[%zu] is %" PRId64 "; must be no_slot (-1) or 0 .. %" PRId64, i, slots[i], limit - 1);
+        }
+    }
+    return {};
+}
 
 status check_transfer(const kv_pages& pages, std::span<const int64_t> slots, const const_head_view& k, const const_head_view& v,
                       view_use use) noexcept {

@@ -84,12 +84,46 @@ struct base_frequencies {
 
     // theta^(-2i/dim)
     double operator()(int32_t i) const noexcept { return divided(i, 1.0); }
-    // theta^(-2i/dim) / divisor, which transformers forms as the inverse of a product.
+    // theta^(-2i/dim) / divisor, which transformers forms as the inverse of a product. torch's fp32 power is off by a few hundredths of an ulp before
+    // it is rounded, so that near the middle of two values it may be either; the inverses of two neighbours may lie two ulps apart: then the one
+    // between.
     double divided(int32_t i, double divisor) const noexcept {
         if (phases == phase_mode::exact) return std::pow(theta, -2.0 * i / dim) / divisor;
-        return r(1.0 / r(r(divisor) * r(std::pow(r(theta), r(2.0 * i / dim)))));
+        const double power = std::pow(r(theta), r(2.0 * i / dim)), error = 0x1p-28 * power;
+        const auto inverse = [&](double near) { return r(1.0 / r(r(divisor) * r(near))); };
+        const double most = inverse(power - error), least = inverse(power + error), middle = r((most + least) / 2.0);
+        return middle == most || middle == least ? inverse(power) : middle;
     }
 };
+
+status check_factors(const char* name, std::span<const double> factors, std::size_t pairs) noexcept {
+    if (factors.size() != pairs) {
+        return refuse(status_code::invalid_argument, "%s has %zu entries; must be %zu, one per pair", name, factors.size(), pairs);
+    }
+    for (std::size_t i = 0; i < pairs; ++i) {
+        if (std::isfinite(factors[i]) && factors[i] > 0.0) continue;
+        return refuse(status_code::invalid_argument, "%s[%zu] is %g; must be finite and positive", name, i, factors[i]);
+    }
+    return {};
+}
+
+}  // namespace
+
+// ---- divided -------------------------------------------------------------------------------------------------------------------------------------
+
+result<rope_spec> rope_spec::standard(int32_t rotary_dim, double theta, phase_mode phases) noexcept {
+    if (const status s = check_base("rotary_dim", rotary_dim, theta, phases); !s.ok()) return s;
+    return make_spec(rotary_dim / 2, phases, base_frequencies{rotary_dim, theta, phases});
+}
+
+result<rope_spec> rope_spec::linear(int32_t rotary_dim, double theta, double factor, phase_mode phases) noexcept {
+    if (const status s = check_at_least("factor", factor, 1.0); !s.ok()) return s;
+    if (const status s = check_base("rotary_dim", rotary_dim, theta, phases); !s.ok()) return s;
+    const base_frequencies base{rotary_dim, theta, phases};
+    return make_spec(rotary_dim / 2, phases, [&](int32_t i) { return base.r(base(i) / base.r(factor)); });
+}
+
+namespace {
 
 status check_llama3(const rope_spec::llama3_parameters& p) noexcept {
     if (const status s = check_at_least("factor", p.factor, 1.0); !s.ok()) return s;
@@ -113,6 +147,74 @@ double llama3_frequency(double inv_freq, const rope_spec::llama3_parameters& p, 
     const double t = r(r(turns - r(p.low_freq_factor)) / r(p.high_freq_factor - p.low_freq_factor));
     return r(r(r(r(1.0 - t) * inv_freq) / r(p.factor)) + r(t * inv_freq));
 }
+
+}  // namespace
+
+result<rope_spec> rope_spec::llama3(const llama3_parameters& parameters, phase_mode phases) noexcept {
+    if (const status s = check_llama3(parameters); !s.ok()) return s;
+    if (const status s = check_base("rotary_dim", parameters.rotary_dim, parameters.theta, phases); !s.ok()) return s;
+    const base_frequencies base{parameters.rotary_dim, parameters.theta, phases};
+    return make_spec(parameters.rotary_dim / 2, phases, [&](int32_t i) { return llama3_frequency(base(i), parameters, phases); });
+}
+
+result<rope_spec> rope_spec::proportional(int32_t head_dim, double theta, double partial_rotary_factor, double factor, phase_mode phases) noexcept {
+    if (const status s = check_at_least("factor", factor, 1.0); !s.ok()) return s;
+    if (!(partial_rotary_factor >= 0.0 && partial_rotary_factor <= 1.0)) {
+        return refuse(status_code::invalid_argument, "partial_rotary_factor is %g; must be 0 .. 1", partial_rotary_factor);
+    }
+    if (const status s = check_base("head_dim", head_dim, theta, phases); !s.ok()) return s;
+    const auto turning = static_cast<int32_t>(partial_rotary_factor * head_dim / 2.0);
+    const base_frequencies base{head_dim, theta, phases};
+    return make_spec(head_dim / 2, phases, [&](int32_t i) { return i < turning ? base.r(base(i) / base.r(factor)) : 0.0; });
+}
+
+// ---- NTK: scaled through theta -------------------------------------------------------------------------------------------------------------------
+
+result<rope_spec> rope_spec::ntk(int32_t rotary_dim, double theta, double factor, phase_mode phases) noexcept {
+    if (const status s = check_at_least("factor", factor, 1.0); !s.ok()) return s;
+    if (const status s = check_ntk_dim(rotary_dim); !s.ok()) return s;
+    return standard(rotary_dim, theta * std::pow(factor, rotary_dim / (rotary_dim - 2.0)), phases);
+}
+
+result<rope_spec> rope_spec::ntk_mixed(int32_t rotary_dim, double theta, double factor, double mixed_b, phase_mode phases) noexcept {
+    if (const status s = check_at_least("factor", factor, 1.0); !s.ok()) return s;
+    if (const status s = check_at_least("mixed_b", mixed_b, 0.0); !s.ok()) return s;
+    if (const status s = check_base("rotary_dim", rotary_dim, theta, phases); !s.ok()) return s;
+    const base_frequencies base{rotary_dim, theta, phases};
+    return make_spec(rotary_dim / 2, phases, [&](int32_t i) {
+        return base.r(base(i) / base.r(std::exp(std::log(factor) * std::pow((i + 1) / (rotary_dim / 2.0), mixed_b))));
+    });
+}
+
+result<rope_spec> rope_spec::ntk_alpha(int32_t rotary_dim, double theta, double alpha, phase_mode phases) noexcept {
+    if (const status s = check_at_least("alpha", alpha, 1.0); !s.ok()) return s;
+    return ntk(rotary_dim, theta, alpha, phases);
+}
+
+result<rope_spec> rope_spec::dynamic_ntk(int32_t rotary_dim, double theta, double factor, double max_position, int64_t length,
+                                         phase_mode phases) noexcept {
+    if (const status s = check_at_least("factor", factor, 1.0); !s.ok()) return s;
+    if (const status s = check_positive("max_position", max_position); !s.ok()) return s;
+    if (const status s = check_length(length); !s.ok()) return s;
+    if (const status s = check_ntk_dim(rotary_dim); !s.ok()) return s;
+    const double longest = std::max(static_cast<double>(length), max_position);
+    const double growth = factor * longest / max_position - (factor - 1.0);
+    return standard(rotary_dim, theta * std::pow(growth, rotary_dim / (rotary_dim - 2.0)), phases);
+}
+
+result<rope_spec> rope_spec::theta_scale(int32_t rotary_dim, double theta, double factor, double original_max_position, phase_mode phases) noexcept {
+    if (const status s = check_at_least("factor", factor, 1.0); !s.ok()) return s;
+    const double turn = 2.0 * std::numbers::pi;
+    if (!std::isfinite(original_max_position) || original_max_position <= turn) {
+        return refuse(status_code::invalid_argument, "original_max_position is %g; must be finite and greater than 2 pi", original_max_position);
+    }
+    if (const status s = check_positive("theta", theta); !s.ok()) return s;
+    return standard(rotary_dim, std::pow(theta, std::log(original_max_position * factor / turn) / std::log(original_max_position / turn)), phases);
+}
+
+// ---- YaRN ----------------------------------------------------------------------------------------------------------------------------------------
+
+namespace {
 
 // The pairs between which YaRN's ramp rises from 0 (kept) to 1 (divided by the factor).
 struct yarn_ramp {
@@ -163,16 +265,25 @@ result<rope_spec> make_yarn(const rope_spec::yarn_parameters& p, phase_mode phas
     return spec;
 }
 
-status check_factors(const char* name, std::span<const double> factors, std::size_t pairs) noexcept {
-    if (factors.size() != pairs) {
-        return refuse(status_code::invalid_argument, "%s has %zu entries; must be %zu, one per pair", name, factors.size(), pairs);
-    }
-    for (std::size_t i = 0; i < pairs; ++i) {
-        if (std::isfinite(factors[i]) && factors[i] > 0.0) continue;
-        return refuse(status_code::invalid_argument, "%s[%zu] is %g; must be finite and positive", name, i, factors[i]);
-    }
-    return {};
+}  // namespace
+
+result<rope_spec> rope_spec::yarn(const yarn_parameters& parameters, phase_mode phases) noexcept {
+    return make_yarn(parameters, phases, [&](const base_frequencies& base, int32_t i, double ramp) {
+        const stepwise& r = base.r;
+        const double kept = r(1.0 - ramp);
+        return r(r(base.divided(i, parameters.factor) * r(1.0 - kept)) + r(base(i) * kept));
+    });
 }
+
+result<rope_spec> rope_spec::yarn_log(const yarn_parameters& parameters, phase_mode phases) noexcept {
+    return make_yarn(parameters, phases, [&](const base_frequencies& base, int32_t i, double ramp) {
+        return base.r(base(i) * std::exp(-ramp * std::log(parameters.factor)));
+    });
+}
+
+// ---- factors for each pair -----------------------------------------------------------------------------------------------------------------------
+
+namespace {
 
 status check_longrope(const rope_spec::longrope_parameters& p, phase_mode phases) noexcept {
     if (const status s = check_base("rotary_dim", p.rotary_dim, p.theta, phases); !s.ok()) return s;
@@ -189,82 +300,6 @@ status check_longrope(const rope_spec::longrope_parameters& p, phase_mode phases
 
 }  // namespace
 
-result<rope_spec> rope_spec::standard(int32_t rotary_dim, double theta, phase_mode phases) noexcept {
-    if (const status s = check_base("rotary_dim", rotary_dim, theta, phases); !s.ok()) return s;
-    return make_spec(rotary_dim / 2, phases, base_frequencies{rotary_dim, theta, phases});
-}
-
-result<rope_spec> rope_spec::linear(int32_t rotary_dim, double theta, double factor, phase_mode phases) noexcept {
-    if (const status s = check_at_least("factor", factor, 1.0); !s.ok()) return s;
-    if (const status s = check_base("rotary_dim", rotary_dim, theta, phases); !s.ok()) return s;
-    const base_frequencies base{rotary_dim, theta, phases};
-    return make_spec(rotary_dim / 2, phases, [&](int32_t i) { return base.r(base(i) / base.r(factor)); });
-}
-
-result<rope_spec> rope_spec::llama3(const llama3_parameters& parameters, phase_mode phases) noexcept {
-    if (const status s = check_llama3(parameters); !s.ok()) return s;
-    if (const status s = check_base("rotary_dim", parameters.rotary_dim, parameters.theta, phases); !s.ok()) return s;
-    const base_frequencies base{parameters.rotary_dim, parameters.theta, phases};
-    return make_spec(parameters.rotary_dim / 2, phases, [&](int32_t i) { return llama3_frequency(base(i), parameters, phases); });
-}
-
-result<rope_spec> rope_spec::ntk(int32_t rotary_dim, double theta, double factor, phase_mode phases) noexcept {
-    if (const status s = check_at_least("factor", factor, 1.0); !s.ok()) return s;
-    if (const status s = check_ntk_dim(rotary_dim); !s.ok()) return s;
-    return standard(rotary_dim, theta * std::pow(factor, rotary_dim / (rotary_dim - 2.0)), phases);
-}
-
-result<rope_spec> rope_spec::ntk_mixed(int32_t rotary_dim, double theta, double factor, double mixed_b, phase_mode phases) noexcept {
-    if (const status s = check_at_least("factor", factor, 1.0); !s.ok()) return s;
-    if (const status s = check_at_least("mixed_b", mixed_b, 0.0); !s.ok()) return s;
-    if (const status s = check_base("rotary_dim", rotary_dim, theta, phases); !s.ok()) return s;
-    const base_frequencies base{rotary_dim, theta, phases};
-    return make_spec(rotary_dim / 2, phases, [&](int32_t i) {
-        return base.r(base(i) / base.r(std::exp(std::log(factor) * std::pow((i + 1) / (rotary_dim / 2.0), mixed_b))));
-    });
-}
-
-result<rope_spec> rope_spec::ntk_alpha(int32_t rotary_dim, double theta, double alpha, phase_mode phases) noexcept {
-    if (const status s = check_at_least("alpha", alpha, 1.0); !s.ok()) return s;
-    return ntk(rotary_dim, theta, alpha, phases);
-}
-
-result<rope_spec> rope_spec::dynamic_ntk(int32_t rotary_dim, double theta, double factor, double max_position, int64_t length,
-                                         phase_mode phases) noexcept {
-    if (const status s = check_at_least("factor", factor, 1.0); !s.ok()) return s;
-    if (const status s = check_positive("max_position", max_position); !s.ok()) return s;
-    if (const status s = check_length(length); !s.ok()) return s;
-    if (const status s = check_ntk_dim(rotary_dim); !s.ok()) return s;
-    const stepwise r(phases);
-    const double longest = std::max(static_cast<double>(length), max_position);
-    const double growth = r(r(r(r(factor) * r(longest)) / r(max_position)) - r(factor - 1.0));
-    return standard(rotary_dim, r(r(theta) * r(std::pow(growth, r(rotary_dim / (rotary_dim - 2.0))))), phases);
-}
-
-result<rope_spec> rope_spec::yarn(const yarn_parameters& parameters, phase_mode phases) noexcept {
-    return make_yarn(parameters, phases, [&](const base_frequencies& base, int32_t i, double ramp) {
-        const stepwise& r = base.r;
-        const double kept = r(1.0 - ramp);
-        return r(r(base.divided(i, parameters.factor) * r(1.0 - kept)) + r(base(i) * kept));
-    });
-}
-
-result<rope_spec> rope_spec::yarn_log(const yarn_parameters& parameters, phase_mode phases) noexcept {
-    return make_yarn(parameters, phases, [&](const base_frequencies& base, int32_t i, double ramp) {
-        return base.r(base(i) * std::exp(-ramp * std::log(parameters.factor)));
-    });
-}
-
-result<rope_spec> rope_spec::theta_scale(int32_t rotary_dim, double theta, double factor, double original_max_position, phase_mode phases) noexcept {
-    if (const status s = check_at_least("factor", factor, 1.0); !s.ok()) return s;
-    const double turn = 2.0 * std::numbers::pi;
-    if (!std::isfinite(original_max_position) || original_max_position <= turn) {
-        return refuse(status_code::invalid_argument, "original_max_position is %g; must be finite and greater than 2 pi", original_max_position);
-    }
-    if (const status s = check_positive("theta", theta); !s.ok()) return s;
-    return standard(rotary_dim, std::pow(theta, std::log(original_max_position * factor / turn) / std::log(original_max_position / turn)), phases);
-}
-
 result<rope_spec> rope_spec::longrope(const longrope_parameters& parameters, int64_t length, phase_mode phases) noexcept {
     if (const status s = check_longrope(parameters, phases); !s.ok()) return s;
     if (const status s = check_length(length); !s.ok()) return s;
@@ -280,17 +315,6 @@ result<rope_spec> rope_spec::longrope(const longrope_parameters& parameters, int
     return spec;
 }
 
-result<rope_spec> rope_spec::proportional(int32_t head_dim, double theta, double partial_rotary_factor, double factor, phase_mode phases) noexcept {
-    if (const status s = check_at_least("factor", factor, 1.0); !s.ok()) return s;
-    if (!(partial_rotary_factor >= 0.0 && partial_rotary_factor <= 1.0)) {
-        return refuse(status_code::invalid_argument, "partial_rotary_factor is %g; must be 0 .. 1", partial_rotary_factor);
-    }
-    if (const status s = check_base("head_dim", head_dim, theta, phases); !s.ok()) return s;
-    const auto turning = static_cast<int32_t>(partial_rotary_factor * head_dim / 2.0);
-    const base_frequencies base{head_dim, theta, phases};
-    return make_spec(head_dim / 2, phases, [&](int32_t i) { return i < turning ? base.r(base(i) / base.r(factor)) : 0.0; });
-}
-
 result<rope_spec> rope_spec::divided(std::span<const double> factors) const noexcept {
     if (const status s = validate(); !s.ok()) return s;
     if (const status s = check_factors("factors", factors, inv_freq.size()); !s.ok()) return s;
@@ -304,6 +328,8 @@ result<rope_spec> rope_spec::divided(std::span<const double> factors) const noex
         return refuse(status_code::out_of_memory, "no memory for %zu frequencies", factors.size());
     }
 }
+
+// ---- validation, amplitudes ----------------------------------------------------------------------------------------------------------------------
 
 status rope_spec::validate() const noexcept {
     if (inv_freq.size() > static_cast<std::size_t>(runtime::max_rope_pairs)) {

@@ -27,6 +27,8 @@ namespace {
 // together below 2e-14, against 3e-8 from rounding to fp32.
 constexpr int32_t base_rows = 16;
 
+// phase_mode::hf_f32 has rounded phases, which do not add up: there every row is formed by itself.
+
 constexpr int64_t block_rows = 256;  // 128 KiB at 64 pairs: few allocations, and growth by one position is still 0.1 ms
 constexpr int64_t segment_blocks = 1024;
 constexpr int64_t position_limit = int64_t{1} << 31;
@@ -40,6 +42,17 @@ turn turn_by(int64_t position, double inv_freq) noexcept {
     const double angle = p * inv_freq, rest = std::fma(p, inv_freq, -angle);
     const double c = std::cos(angle), s = std::sin(angle);
     return {c - rest * s, s + rest * c};
+}
+
+// As transformers and torch do on CPU: position, phase, cos and sin are fp32, and the amplitude multiplies what was rounded.
+void hf_row(const rope_spec& spec, int64_t position, double amplitude, float* out) noexcept {
+    const std::size_t pairs = spec.inv_freq.size();
+    const auto p = static_cast<float>(position), a = static_cast<float>(amplitude);
+    for (std::size_t i = 0; i < pairs; ++i) {
+        const double phase = static_cast<double>(p * static_cast<float>(spec.inv_freq[i]));
+        out[i] = static_cast<float>(std::cos(phase)) * a;
+        out[pairs + i] = static_cast<float>(std::sin(phase)) * a;
+    }
 }
 
 // Rotation by base, then by step.
@@ -66,6 +79,7 @@ struct segment {
 namespace runtime {
 
 void compute_rope_row(const rope_spec& spec, int64_t distance, double amplitude, float* out) noexcept {
+    if (spec.phases == phase_mode::hf_f32) return hf_row(spec, distance, amplitude, out);
     const std::size_t pairs = spec.inv_freq.size();
     for (std::size_t i = 0; i < pairs; ++i) {
         const turn base = turn_by(distance / base_rows * base_rows, spec.inv_freq[i]);
@@ -112,6 +126,10 @@ rope_table::state::~state() {
 
 // rows [count][2 * pairs] of positions first .. first + count - 1; first is a multiple of base_rows.
 void rope_table::state::fill(int64_t first, int64_t count, float* rows) const noexcept {
+    if (spec.phases == phase_mode::hf_f32) {
+        for (int64_t row = 0; row < count; ++row) hf_row(spec, first + row, spec.amplitude, rows + row * row_floats());
+        return;
+    }
     const auto n = static_cast<std::size_t>(pairs());
     std::array<double, runtime::max_rope_pairs> base_cos, base_sin;
     for (int64_t base = 0; base < count; base += base_rows) {

@@ -26,8 +26,10 @@ enum class rope_pairing : int32_t {
 // How phases are formed.
 //   exact   position * inv_freq in double, rounded once
 //   hf_f32  as transformers does on CPU: inv_freq and its product with the position are rounded to fp32, cos and sin are those of the rounded
-//   product.
-//           Given the same inv_freq, phases are the same bits. From some 32k positions on this differs visibly from the exact angle.
+//           product. Given the same inv_freq, phases are the same bits. From some 32k positions on this differs visibly from the exact angle, and
+//           phases do not add up: a shift differs from rotating at its target by the rounding of both.
+// Every family below takes the mode as its last argument: with hf_f32 it forms inv_freq in the steps of transformers, each rounded to fp32, which
+// gives the same values but for an ulp here and there (torch's power is not rounded correctly). Forms that transformers lacks are rounded likewise.
 enum class phase_mode : int32_t { exact = 0, hf_f32 = 1 };
 
 // Frequencies and amplitude: what distinguishes the families. Plain data; may be filled by hand.
@@ -76,7 +78,8 @@ struct ROPEWALK_API rope_spec {
                                          phase_mode phases = phase_mode::exact) noexcept;
 
     // YaRN (Peng et al., arXiv 2309.00071). attention_factor is the amplitude, as one number: yarn_amplitude() and yarn_amplitude_ratio() compute it
-    // by each stack's rule.
+    // by each stack's rule. Limits are formed in double. Refused: factor < 1, theta <= 1, beta_fast < beta_slow (equal is legal: a step), and a
+    // length so short or long that the ramp would run backwards.
     struct yarn_parameters {
         int32_t rotary_dim = 128;
         double theta = 10000.0;
@@ -94,7 +97,8 @@ struct ROPEWALK_API rope_spec {
                                          phase_mode phases = phase_mode::exact) noexcept;
 
     // LongRoPE (Ding et al., arXiv 2402.13753), "su" in old configurations: inv_freq / short_factor while length <= original_max_position, /
-    // long_factor beyond. attention_factor 0: longrope_amplitude(factor, original_max_position).
+    // long_factor beyond. attention_factor 0: longrope_amplitude(factor, original_max_position). Refused: lists of another length than one entry a
+    // pair, entries <= 0. rope_schedule (rope_cache.hpp) tells when a growing sequence crosses.
     struct longrope_parameters {
         int32_t rotary_dim = 128;
         double theta = 10000.0;
@@ -113,7 +117,8 @@ struct ROPEWALK_API rope_spec {
     // inv_freq[i] / factors[i]: explicit factors, e.g. the tensor rope_freqs of GGUF files.
     [[nodiscard]] result<rope_spec> divided(std::span<const double> factors) const noexcept;
 
-    // At most 1024 frequencies, each finite and >= 0 (up to 2^52); an amplitude > 0 (2^-100 .. 2^100, so that it fits fp32).
+    // At most 1024 frequencies, each finite and >= 0 (up to 2^52); an amplitude > 0 (2^-100 .. 2^100, so that it fits fp32); a known phase mode;
+    // axis_of_pair as said there.
     [[nodiscard]] status validate() const noexcept;
 };
 

@@ -9,6 +9,7 @@
 #include <ropewalk/kv_pages.hpp>
 #include <ropewalk/position_spec.hpp>
 #include <ropewalk/rope.hpp>
+#include <ropewalk/rope_cache.hpp>
 #include <ropewalk/status.hpp>
 #include <ropewalk/types.hpp>
 #include <ropewalk/version.hpp>

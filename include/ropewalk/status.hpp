@@ -20,8 +20,9 @@ enum class status_code : int32_t {
     out_of_pages = 4,      // the page pool cannot satisfy the request; nothing was changed
     out_of_memory = 5,     // the host has no memory left
     workspace_too_small = 6,
-    not_found = 7,     // no such sequence, file or tensor
-    corrupt_data = 8,  // a file or blob does not hold what it claims
+    not_found = 7,         // no such sequence, file or tensor
+    corrupt_data = 8,      // a file or blob does not hold what it claims
+    needs_rerotation = 9,  // the keys of a sequence have to be rotated anew first (rope_schedule); nothing was changed
 };
 
 // The field's name of a code, e.g. "invalid_argument".
@@ -36,6 +37,7 @@ constexpr std::string_view name(status_code code) noexcept {
         case status_code::workspace_too_small: return "workspace_too_small";
         case status_code::not_found: return "not_found";
         case status_code::corrupt_data: return "corrupt_data";
+        case status_code::needs_rerotation: return "needs_rerotation";
     }
     return "unknown";
 }

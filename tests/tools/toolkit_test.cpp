@@ -246,7 +246,13 @@ TEST(rope_parameters, families_and_refusals) {
     EXPECT_EQ(code(R"({"rope_theta":1e4,"rope_type":"linear","factor":4})"), status_code::ok);
     EXPECT_EQ(code(R"({"rope_theta":1e4,"rope_type":"linear"})"), status_code::corrupt_data);
     EXPECT_EQ(code(R"({"rope_theta":1e4,"rope_type":"linear","factor":0.5})"), status_code::invalid_argument);
-    EXPECT_EQ(code(R"({"rope_theta":1e4,"rope_type":"yarn"})"), status_code::unsupported);
+    EXPECT_EQ(code(R"({"rope_theta":1e4,"rope_type":"yarn"})"), status_code::corrupt_data);
+    EXPECT_EQ(code(R"({"rope_theta":1e4,"rope_type":"yarn","factor":4,"original_max_position_embeddings":4096})"), status_code::ok);
+    EXPECT_EQ(code(R"({"rope_theta":1e4,"rope_type":"dynamic","factor":4,"max_position_embeddings":4096,"seq_len":9000})"), status_code::ok);
+    EXPECT_EQ(code(R"({"rope_theta":1e4,"rope_type":"dynamic","factor":4,"max_position_embeddings":4096,"seq_len":9e3})"), status_code::corrupt_data);
+    EXPECT_EQ(code(R"({"rope_theta":1e4,"rope_type":"longrope","short_factor":[1],"long_factor":["1"]})"), status_code::corrupt_data);
+    EXPECT_EQ(code(R"({"rope_theta":1e4,"rope_type":"proportional","partial_rotary_factor":0.25})"), status_code::ok);
+    EXPECT_EQ(code(R"({"rope_theta":1e4,"rope_type":"spiral","factor":4,"original_max_position_embeddings":1})"), status_code::unsupported);
     EXPECT_EQ(code(R"({"rope_theta":"1e4"})"), status_code::corrupt_data);
     EXPECT_EQ(code("[]"), status_code::corrupt_data);
     const result<rope_spec> llama3 = rope_spec_of(nlohmann::json::parse(R"({"rope_theta":5e5,"rope_type":"llama3","factor":8,"low_freq_factor":1,

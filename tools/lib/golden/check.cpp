@@ -4,7 +4,7 @@ namespace ropewalk::toolkit {
 namespace {
 
 constexpr golden_kind kinds[] = {
-    {"rope", check_rope, "rotary tables and rotated q, k (default, linear, llama3)"},
+    {"rope", check_rope, "rotary tables and rotated q, k of every frequency family, exact and in fp32 as transformers has them"},
     {"alibi_slopes", check_alibi_slopes, "slopes of 1 to 128 heads by both rules"},
     {"alibi_attention", check_alibi_attention, "causal attention with ALiBi, prefill and decode rows"},
     {"attention", check_attention, "causal, windowed, softcapped, with sinks; any head dims"},

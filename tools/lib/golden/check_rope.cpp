@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 
 #include <ropewalk/kv_pages.hpp>
 #include <ropewalk/rope.hpp>
@@ -32,21 +33,81 @@ std::vector<double> rotation_bounds(const std::vector<float>& x, int32_t dim, in
     return bounds;
 }
 
+// cos and sin [positions, pairs].
+status read_rows(const rope_table& table, const std::vector<int64_t>& positions, std::vector<float>& cos, std::vector<float>& sin) {
+    const auto pairs = static_cast<std::size_t>(table.pairs());
+    for (std::size_t t = 0; t < positions.size(); ++t) {
+        const status row = table.row(positions[t], std::span(cos).subspan(t * pairs, pairs), std::span(sin).subspan(t * pairs, pairs));
+        if (!row.ok()) return row;
+    }
+    return {};
+}
+
 // Rows of the table against fp64. Correct rounding errs by u/2 at most; the phase itself, formed in double, adds 1e-9 at position 10^6.
 status check_rows(golden_reader& golden, const rope_table& table, const std::vector<int64_t>& positions, comparison& checks) {
     const auto tokens = static_cast<int64_t>(positions.size());
     const tensor<double> cos = golden.doubles("cos_f64", {1, tokens, table.pairs()});
     const tensor<double> sin = golden.doubles("sin_f64", {1, tokens, table.pairs()});
     if (!golden.state().ok()) return {};
-    const auto pairs = static_cast<std::size_t>(table.pairs());
     std::vector<float> cos_rows(cos.values.size()), sin_rows(sin.values.size());
-    for (std::size_t t = 0; t < positions.size(); ++t) {
-        const status row = table.row(positions[t], std::span(cos_rows).subspan(t * pairs, pairs), std::span(sin_rows).subspan(t * pairs, pairs));
-        if (!row.ok()) return row;
-    }
+    if (const status s = read_rows(table, positions, cos_rows, sin_rows); !s.ok()) return s;
     const double tolerance = unit_roundoff * table.spec().amplitude;
     checks.absolute("cos", cos_rows, cos.values, tolerance);
     checks.absolute("sin", sin_rows, sin.values, tolerance);
+    return {};
+}
+
+// Every expected value with the tolerance of so many units in the last place of its fp32 form.
+void check_ulps(const char* quantity, const std::vector<float>& got, const std::vector<float>& expected, double ulps, comparison& checks) {
+    std::vector<double> tolerance(expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+        const float size = std::fabs(expected[i]);
+        tolerance[i] = ulps * (double{std::nextafter(size, std::numeric_limits<float>::infinity())} - double{size});
+    }
+    checks.bounded(quantity, got, {expected.begin(), expected.end()}, tolerance);
+}
+
+// The columns [tokens, pairs] of a table of transformers, which has each once, or twice: as halves or as neighbours.
+std::vector<float> single_columns(const tensor<float>& doubled, int32_t pairs) {
+    const int64_t width = doubled.shape[2];
+    if (width == pairs) return doubled.values;
+    const auto at = [&](int64_t token, int64_t column) { return doubled.values[static_cast<std::size_t>(token * width + column)]; };
+    bool neighbours = true;
+    for (int64_t t = 0; t < doubled.shape[1]; ++t) {
+        for (int64_t i = 0; i < pairs; ++i) neighbours = neighbours && at(t, 2 * i) == at(t, 2 * i + 1);
+    }
+    std::vector<float> columns;
+    for (int64_t t = 0; t < doubled.shape[1]; ++t) {
+        for (int64_t i = 0; i < pairs; ++i) columns.push_back(at(t, neighbours ? 2 * i : i));
+    }
+    return columns;
+}
+
+// phase_mode::hf_f32 against what transformers computed in fp32: frequencies from the parameters; cos and sin from its own frequencies.
+status check_hf_f32(golden_reader& golden, int32_t rotary_dim, const std::vector<int64_t>& positions, comparison& checks) {
+    const auto tokens = static_cast<int64_t>(positions.size());
+    const int32_t pairs = rotary_dim / 2;
+    const result<rope_spec> made = rope_spec_of(golden.parameters(), rotary_dim, phase_mode::hf_f32);
+    if (!made.ok()) return made.state();
+    const std::vector<float> inv_freq = golden.floats("inv_freq", {pairs}).values, amplitude = golden.floats("attention_factor", {1}).values;
+    const tensor<float> cos = golden.floats("cos", {1, tokens, any_extent}), sin = golden.floats("sin", cos.shape);
+    if (!golden.state().ok()) return {};
+    golden.require(cos.shape[2] == pairs || cos.shape[2] == rotary_dim, "cos must have rotary_dim columns or half of them");
+    if (!golden.state().ok()) return {};
+    check_ulps("fp32 inv_freq", {made->inv_freq.begin(), made->inv_freq.end()}, inv_freq, 1.0, checks);
+    rope_spec given;
+    given.inv_freq.assign(inv_freq.begin(), inv_freq.end());
+    given.amplitude = double{amplitude[0]};
+    given.phases = phase_mode::hf_f32;
+    const result<rope_table> table = rope_table::growing(given);
+    if (!table.ok()) return table.state();
+    const std::vector<float> cos_columns = single_columns(cos, pairs), sin_columns = single_columns(sin, pairs);
+    std::vector<float> cos_rows(cos_columns.size()), sin_rows(sin_columns.size());
+    if (const status s = read_rows(*table, positions, cos_rows, sin_rows); !s.ok()) return s;
+    // torch's cos and sin are within an ulp of the rounded ones; a product with the amplitude makes that up to two.
+    const double ulps = amplitude[0] == 1.0f ? 1.0 : 2.0;
+    check_ulps("fp32 cos", cos_rows, cos_columns, ulps, checks);
+    check_ulps("fp32 sin", sin_rows, sin_columns, ulps, checks);
     return {};
 }
 
@@ -98,6 +159,7 @@ status check_rope(golden_reader& golden, comparison& checks, executor& on) {
     if (!table.ok()) return table.state();
     const status rows = check_rows(golden, *table, positions, checks);
     if (!rows.ok()) return rows;
+    if (const status s = check_hf_f32(golden, rotary_dim, positions, checks); !s.ok()) return s;
 
     const std::vector<float> k_before = k.values;
     const std::vector<double> q_bounds = rotation_bounds(q.values, head_dim, rotary_dim, *pairing, spec->amplitude);
