@@ -18,6 +18,7 @@
 #include <ropewalk/alibi.hpp>
 #include <ropewalk/attention.hpp>
 #include <ropewalk/export.hpp>
+#include <ropewalk/query_temperature.hpp>
 #include <ropewalk/rope.hpp>
 #include <ropewalk/status.hpp>
 
@@ -128,14 +129,6 @@ struct deberta_terms {
     bool operator==(const deberta_terms&) const = default;
 };
 
-// The query of position p is multiplied by 1 + scale * ln(1 + floor((p + offset) / length)).
-struct query_temperature {
-    double scale = 0.0;  // 0: off
-    int64_t length = 8192;
-    int64_t offset = 0;  // 1 in Llama 4, 0 in Ministral 3
-    bool operator==(const query_temperature&) const = default;
-};
-
 // Where q and k are normalised.
 enum class qk_norm_order : int32_t { none = 0, before_rope = 1, after_rope = 2 };
 
@@ -158,7 +151,7 @@ struct position_spec {
     int64_t chunk = 0;             // Llama 4: keys of position j / chunk == position / chunk only; 0: off
     bool sinks = false;            // a learned logit per head takes part in the softmax
     bool prefix_lm = false;        // tokens of the prefix see one another in both directions
-    query_temperature temperature;
+    std::optional<query_temperature> temperature;
     qk_norm_order qk_norm = qk_norm_order::none;
     bool operator==(const position_spec&) const = default;
 };

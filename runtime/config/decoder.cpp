@@ -166,9 +166,17 @@ attention_span span_of(const layer_plan& plan, const std::string& layer_type, bo
     return bidirectional ? attention_span::symmetric(plan.window / 2) : attention_span::sliding_window(plan.window);
 }
 
-query_temperature llama4_temperature(config_object& config) {
+using temperature_option = std::optional<query_temperature>;
+
+temperature_option llama4_temperature(config_object& config) {
     const query_temperature temperature{config.number({"attn_scale"}, 0.1), config.integer({"floor_scale"}, 8192), 1};
-    return config.flag({"attn_temperature_tuning"}, true) ? temperature : query_temperature{};
+    return config.flag({"attn_temperature_tuning"}, true) ? temperature_option(temperature) : std::nullopt;
+}
+
+temperature_option ministral3_temperature(config_object& config, config_object& rope, int64_t max_positions) {
+    const double beta = rope.number({"llama_4_scaling_beta"}, 0.0);
+    const int64_t original = config.integer({"original_max_position_embeddings"}, rope.integer({"original_max_position_embeddings"}, max_positions));
+    return beta != 0.0 ? temperature_option(query_temperature{beta, original, 0}) : std::nullopt;
 }
 
 void check_position_type(config_object& config, const model_type& type) {
@@ -221,16 +229,10 @@ void read_decoder(config_object& config, const model_type& type, position_config
     common.sinks = type.sinks;
     common.qk_norm = norm_of(config, type);
     const bool bidirectional = bidirectional_of(config, type);
-    const query_temperature nope_temperature = type.window == window_rule::llama4 ? llama4_temperature(config) : query_temperature{};
+    const temperature_option nope_temperature = type.window == window_rule::llama4 ? llama4_temperature(config) : std::nullopt;
     const bool gemma4 = type.name == "gemma4_text";
     const full_layers global = gemma4 ? gemma4_full(config, common) : full_layers{};
-    if (type.name == "ministral3") {
-        common.temperature.scale = ropes.extra("llama_4_scaling_beta", 0.0);
-        if (common.temperature.scale != 0.0) {
-            const int64_t original = ropes.dictionary().integer({"original_max_position_embeddings"}, g.max_positions);
-            common.temperature.length = config.integer({"original_max_position_embeddings"}, original);
-        }
-    }
+    if (type.name == "ministral3") common.temperature = ministral3_temperature(config, ropes.dictionary(), g.max_positions);
     for (int32_t i = 0; i < g.layers && config.ok(); ++i) {
         const std::string& layer_type = plan.types[static_cast<std::size_t>(i)];
         position_spec layer = common;

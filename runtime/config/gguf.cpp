@@ -1,8 +1,9 @@
 // read_gguf_metadata: the keys of llama.cpp, by the rules of its loader.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <map>
 #include <new>
+#include <set>
 #include <string>
 
 #include "runtime/config/gguf_types.hpp"
@@ -16,7 +17,9 @@ namespace {
 // Keys "<architecture>.<name>". As config_object: the first fault is kept, and what is read after it has its default.
 class gguf_keys {
 public:
-    gguf_keys(const gguf_metadata& metadata, std::string architecture) : metadata_(metadata), architecture_(std::move(architecture)) {}
+    gguf_keys(const gguf_metadata& metadata, std::string architecture) : metadata_(metadata), architecture_(std::move(architecture)) {
+        for (const gguf_pair& pair : metadata.pairs) pair_of_key_.emplace(pair.key, &pair);
+    }
 
     [[nodiscard]] const status& fault() const { return fault_; }
     void fail(const status& fault) {
@@ -25,15 +28,12 @@ public:
     void refuse_key(const char* name, const std::string& value, const char* rule, status_code code = status_code::invalid_argument) {
         fail(refuse(code, "%s.%s is %s; %s", architecture_.c_str(), name, value.c_str(), rule));
     }
-    void know(std::initializer_list<const char*> names) { known_.insert(known_.end(), names.begin(), names.end()); }
+    void know(std::initializer_list<const char*> names) { known_.insert(names.begin(), names.end()); }
 
     const gguf_pair* find(const char* name) {
         know({name});
-        const std::string key = architecture_ + "." + name;
-        for (const gguf_pair& pair : metadata_.pairs) {
-            if (pair.key == key) return &pair;
-        }
-        return nullptr;
+        const auto found = pair_of_key_.find(architecture_ + "." + name);
+        return found != pair_of_key_.end() ? found->second : nullptr;
     }
     [[nodiscard]] bool has(const char* name) { return find(name) != nullptr; }
 
@@ -84,7 +84,7 @@ public:
             for (const char* part : {".rope.", ".attention."}) {
                 if (pair.key.rfind(architecture_ + part, 0) != 0) continue;
                 const std::string name = pair.key.substr(architecture_.size() + 1);
-                if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
+                if (known_.contains(name)) continue;
                 fail(refuse(status_code::unsupported, "%s is not known for architecture %s", pair.key.c_str(), architecture_.c_str()));
             }
         }
@@ -93,7 +93,8 @@ public:
 private:
     const gguf_metadata& metadata_;
     std::string architecture_;
-    std::vector<std::string> known_;
+    std::map<std::string_view, const gguf_pair*> pair_of_key_;
+    std::set<std::string, std::less<>> known_;
     status fault_;
 };
 
@@ -253,14 +254,12 @@ double scale_of(gguf_keys& keys, const gguf_model& model, const position_spec& l
     return 1.0 / std::sqrt(gemma_27b ? model.hidden / layer.heads : layer.k_dim);
 }
 
-query_temperature temperature_of(gguf_keys& keys, const gguf_model& model) {
+std::optional<query_temperature> temperature_of(gguf_keys& keys, const gguf_model& model) {
     const bool llama4 = model.type->name == "llama4";
-    query_temperature temperature;
-    temperature.scale = keys.number("attention.temperature_scale", llama4 ? 0.1 : 0.0);
+    const double beta = keys.number("attention.temperature_scale", llama4 ? 0.1 : 0.0);
     const int64_t length = llama4 ? 8192 : keys.integer("rope.scaling.original_context_length", model.context, 1, INT32_MAX);
-    temperature.length = keys.integer("attention.temperature_length", length, 1, INT32_MAX);
-    temperature.offset = llama4 ? 1 : 0;
-    return temperature.scale != 0.0 ? temperature : query_temperature{};
+    const query_temperature temperature{beta, keys.integer("attention.temperature_length", length, 1, INT32_MAX), llama4 ? 1 : 0};
+    return beta != 0.0 ? std::optional(temperature) : std::nullopt;
 }
 
 void read_mla(gguf_keys& keys, position_spec& layer, double all_dims) {
@@ -308,7 +307,7 @@ bool turns(const gguf_model& model, std::size_t i) {
 }
 
 void read_rope_layers(gguf_keys& keys, const gguf_model& model, position_config& out) {
-    const query_temperature temperature = temperature_of(keys, model);
+    const std::optional<query_temperature> temperature = temperature_of(keys, model);
     for (std::size_t i = 0; i < model.window.size() && keys.fault().ok(); ++i) {
         position_spec layer = layer_of(keys, model, i);
         const bool mla = model.type->name == "deepseek2" && keys.has("attention.key_length_mla");

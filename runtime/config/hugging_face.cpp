@@ -37,7 +37,7 @@ reader reader_of(model_form form) {
 
 // Members of the top level that speak of positions or scores: what nobody has read of these would change numbers.
 void refuse_unread_positions(config_object& config, const model_type& type) {
-    config.know({"n_positions", "max_position_embeddings"});
+    config.know({"n_positions", "max_position_embeddings", "max_window_layers"});
     config.refuse_unread({"rope", "rotary", "alibi", "position", "relative", "sliding", "window", "softcap", "attn_scale", "attention_scale",
                           "dual_chunk", "attention_chunk", "attn_temperature", "attention_sink", "partial_rotary", "mrope"},
                          "is not known for model type " + std::string(type.name));

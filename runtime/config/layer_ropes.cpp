@@ -93,6 +93,4 @@ const std::optional<rope_rotation>& layer_ropes::of(const std::string& layer_typ
     return entry->second;
 }
 
-double layer_ropes::extra(const char* key, double fallback) { return outer_.number({key}, fallback); }
-
 }  // namespace ropewalk::runtime

@@ -18,8 +18,6 @@ public:
 
     // Of layers of this type with this head dim; nothing where the dictionary is null: no position at all. Each is read once.
     const std::optional<rope_rotation>& of(const std::string& layer_type, int32_t head_dim);
-    // A number of the dictionary that rope itself does not use.
-    double extra(const char* key, double fallback);
     // The dictionary itself, flat, for what a form reads besides.
     config_object& dictionary() { return outer_; }
 

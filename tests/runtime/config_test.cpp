@@ -61,7 +61,8 @@ const rope_model rope_models[] = {
      32, 5, 1e6, 128, half, 32, 8, 128, root(128), causal},
     // Qwen2 7B: its window is switched off
     {R"({"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4, "num_hidden_layers": 28,
-         "max_position_embeddings": 131072, "max_window_layers": 28, "rope_theta": 1000000.0, "sliding_window": 131072, "use_sliding_window": false})",
+         "max_position_embeddings": 131072, "max_window_layers": 28, "rope_theta": 1000000.0, "sliding_window": 131072,
+         "use_sliding_window": false})",
      28, 27, 1e6, 128, half, 28, 4, 128, root(128), causal},
     // the same switched on: layers from max_window_layers on
     {R"({"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4, "num_hidden_layers": 28,
@@ -118,7 +119,8 @@ const rope_model rope_models[] = {
      1e4, 128, half, 32, 32, 128, root(128), causal},
     // MPT with llm-foundry's rope
     {R"({"model_type": "mpt", "d_model": 2048, "n_heads": 16, "n_layers": 24, "max_seq_len": 2048, "learned_pos_emb": false,
-         "attn_config": {"attn_impl": "flash", "rope": true, "rope_theta": 50000, "rope_impl": "hf", "rope_hf_config": {"type": "no_scaling", "factor": 1.0},
+         "attn_config": {"attn_impl": "flash", "rope": true, "rope_theta": 50000, "rope_impl": "hf",
+                         "rope_hf_config": {"type": "no_scaling", "factor": 1.0},
                          "attn_type": "grouped_query_attention", "kv_n_heads": 4}})",
      24, 0, 5e4, 128, half, 16, 4, 128, root(128), causal},
 };
@@ -308,7 +310,7 @@ TEST(hf_config, llama4_layers) {
         const bool nope = i % 4 == 3;
         EXPECT_EQ(layer.encoding, nope ? position_encoding::none : position_encoding::rope);
         EXPECT_EQ(layer.chunk, nope ? 0 : 8192);
-        EXPECT_EQ(layer.temperature, nope ? (query_temperature{0.1, 8192, 1}) : query_temperature{});
+        EXPECT_EQ(layer.temperature, nope ? std::optional(query_temperature{0.1, 8192, 1}) : std::nullopt);
         EXPECT_EQ(layer.qk_norm, nope ? qk_norm_order::none : qk_norm_order::after_rope);
     }
     // low == high: every frequency is kept or divided by 16; 8192 / wavelength of pair 0 is 1304.
@@ -382,7 +384,7 @@ TEST(hf_config, ministral3_temperature) {
         "sliding_window": null, "rope_parameters": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
         "mscale_all_dim": 1.0, "original_max_position_embeddings": 16384, "rope_theta": 1000000.0, "rope_type": "yarn", "type": "yarn"}}})");
     EXPECT_EQ(config.layers.kinds.size(), 1u);
-    EXPECT_EQ(config.layers.layer(25).temperature, (query_temperature{0.1, 16384, 0}));
+    EXPECT_EQ(config.layers.layer(25).temperature, std::optional(query_temperature{0.1, 16384, 0}));
     EXPECT_EQ(config.layers.layer(25).rope.spec.amplitude, 1.0);
     EXPECT_DOUBLE_EQ(config.layers.layer(25).scale, root(128));  // no mscale^2, unlike DeepSeek
 }
@@ -561,7 +563,8 @@ TEST_F(hf_config_damage, never_crashes) {
         R"({"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1, 2], "long_factor": [1, 2]}, "num_hidden_layers": 4})",
         R"({"model_type": "gemma4_text", "layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2, "rope_parameters":
             {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25}, "sliding_attention": null}})",
-        R"({"model_type": "mpt", "n_layers": 3, "attn_config": {"rope": true, "rope_impl": "hf", "rope_hf_config": {"type": "linear", "factor": 2}}})",
+        R"({"model_type": "mpt", "n_layers": 3, "attn_config": {"rope": true, "rope_impl": "hf",
+            "rope_hf_config": {"type": "linear", "factor": 2}}})",
         R"({"model_type": "deberta-v2", "relative_attention": true, "pos_att_type": "p2c|c2p", "position_buckets": 256, "num_hidden_layers": 3})"};
     const std::string pieces[] = {"0", "-1", "1e308", "null", "true", "[", "]", "{", "}", "\"", ",", "\xff", "99999999999999999999", "0.0001"};
     int read = 0;

@@ -129,8 +129,8 @@ ordered_json layer_json(const position_spec& layer) {
     if (layer.sinks) json["sinks"] = true;
     if (layer.prefix_lm) json["prefix_lm"] = true;
     if (layer.qk_norm != qk_norm_order::none) json["qk_norm"] = layer.qk_norm == qk_norm_order::before_rope ? "before rope" : "after rope";
-    if (const query_temperature& t = layer.temperature; t.scale != 0.0) {
-        json["temperature"] = fmt::format("1 + {:.6g} ln(1 + floor((p + {}) / {}))", t.scale, t.offset, t.length);
+    if (const auto& t = layer.temperature; t.has_value()) {
+        json["temperature"] = fmt::format("1 + {:.6g} ln(1 + floor((p + {}) / {}))", t->beta, t->offset, t->floor_length);
     }
     if (layer.encoding == position_encoding::rope) json["rope"] = rope_json(layer.rope);
     if (const ordered_json own = encoding_json(layer); !own.empty()) json[std::string(name(layer.encoding))] = own;
