@@ -64,7 +64,7 @@ TEST(config_cli, chart_climbs_from_left_to_right) {
         std::size_t row = 0;
         while (row < rows.size() && (rows[row].size() <= pair || rows[row][pair] != '*')) ++row;
         ASSERT_LT(row, rows.size()) << "pair " << pair << "\n" << p->out;
-        if (pair > 0) EXPECT_LE(row, above);
+        EXPECT_TRUE(pair == 0 || row <= above) << "pair " << pair << "\n" << p->out;
         above = row;
     }
     EXPECT_NE(p->out.find("amplitude 1.000000 |===================="), std::string::npos) << p->out;
@@ -108,7 +108,8 @@ TEST(config_cli, bad_input_is_one_line) {
         EXPECT_NE(p->err.find(expected), std::string::npos) << p->err;
     }
     const auto missing = run_tool("ropewalk-info", {"--config", "/nonexistent.json"});
-    if (missing) EXPECT_EQ(missing->code, 2);
+    if (!missing) GTEST_SKIP() << "the tool is not built, or cannot be run from here";
+    EXPECT_EQ(missing->code, 2);
 }
 
 }  // namespace
