@@ -1,4 +1,4 @@
-// ropewalk-info: what was compiled, what this host has, and which kernel each operation uses.
+// ropewalk-info: what was compiled, what this host has, and which kernel each operation uses; or, with --config, what a model does with positions.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -12,6 +12,7 @@
 #include "simd/core/dispatch.hpp"
 #include "simd/core/xsimd_version.hpp"
 #include "tools/lib/cli.hpp"
+#include "tools/lib/config_report.hpp"
 #include "tools/lib/cpu_features.hpp"
 #include "tools/lib/machine.hpp"
 #include "tools/lib/table.hpp"
@@ -144,17 +145,26 @@ void print_text(const ordered_json& info) {
     }
 }
 
+int show_config(const std::string& path, bool as_json) {
+    const result<position_config> config = read_config_file(path);
+    if (!config.ok()) return bad_input(tool, config.state().text());
+    fmt::print("{}", as_json ? config_json(*config).dump(2) + "\n" : config_text(*config));
+    return exit_ok;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-    std::string requested;
+    std::string requested, config;
     bool as_json = false;
     CLI::App app("Shows the instruction sets that were compiled in, what this host has, and which kernel each operation uses.", tool);
     add_target_option(app, requested);
+    app.add_option("--config", config, "A model's config.json or GGUF file: shows what it does with positions instead");
     app.add_flag("--json", as_json, "As JSON");
     if (const std::optional<int> ended = parse(app, argc, argv)) return *ended;
     const result<target> used = use_target(requested);
     if (!used.ok()) return bad_input(tool, used.state().text());
+    if (!config.empty()) return show_config(config, as_json);
     const ordered_json info = gather(requested, *used);
     if (as_json) {
         fmt::print("{}\n", info.dump(2));

@@ -40,6 +40,7 @@ struct attention_span {
     static constexpr attention_span symmetric(int64_t distance) noexcept { return {distance, distance}; }
     // Causal, within chunks of so many positions (attention_chunk_size); positions >= 1.
     static constexpr attention_span chunked(int64_t positions) noexcept { return {unlimited, 0, positions > 0 ? positions : -1}; }
+    bool operator==(const attention_span&) const = default;
 };
 
 // How q and the probabilities enter products with stored keys and values.

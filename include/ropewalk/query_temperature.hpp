@@ -25,6 +25,7 @@ struct ROPEWALK_API query_temperature {
     [[nodiscard]] double at(int64_t position) const noexcept;
     // beta finite and >= 0; floor_length >= 1; offset 0 .. 2^31.
     [[nodiscard]] status validate() const noexcept;
+    bool operator==(const query_temperature&) const = default;
 };
 
 // Multiplies q [tokens, heads, head_dim] in place by the factor of each token's position, rounded to fp32; positions [tokens], 0 .. 2^31 - 1. fp32,

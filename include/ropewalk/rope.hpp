@@ -68,6 +68,7 @@ struct ROPEWALK_API rope_spec {
     // Positions that a token has: 1 + the largest axis_of_pair.
     [[nodiscard]] int32_t axes() const noexcept { return axis_of_pair.empty() ? 1 : 1 + *std::max_element(axis_of_pair.begin(), axis_of_pair.end()); }
     [[nodiscard]] int32_t rotary_dim() const noexcept { return static_cast<int32_t>(inv_freq.size()) * 2; }
+    bool operator==(const rope_spec&) const = default;
 
     // inv_freq[i] = theta^(-2i/rotary_dim). Refuses a rotary_dim that is odd, negative or above 2048 (0 is legal: nothing turns) and theta <= 0.
     static result<rope_spec> standard(int32_t rotary_dim, double theta, phase_mode phases = phase_mode::exact) noexcept;

@@ -9,6 +9,7 @@
 #include <ropewalk/isa.hpp>
 #include <ropewalk/kv_cache.hpp>
 #include <ropewalk/kv_pages.hpp>
+#include <ropewalk/position_spec.hpp>
 #include <ropewalk/query_temperature.hpp>
 #include <ropewalk/relative_attention.hpp>
 #include <ropewalk/relative_bias.hpp>
