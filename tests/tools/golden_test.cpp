@@ -1,7 +1,6 @@
 // The golden files against the library, and golden files that were tampered with.
 #include <filesystem>
 #include <map>
-#include <set>
 
 #include <ropewalk/executor.hpp>
 
