@@ -45,6 +45,7 @@ struct ROPEWALK_API sinusoid_spec {
     static sinusoid_spec fairseq(int32_t dim, int64_t padding_idx) noexcept;
 
     [[nodiscard]] status validate() const noexcept;
+    bool operator==(const sinusoid_spec&) const = default;
 };
 
 // rows[t] becomes the row of positions[t]: formed in double and rounded to fp32 (then to the type of rows, if that is another one). A phase errs by

@@ -15,10 +15,12 @@
 #include <variant>
 #include <vector>
 
+#include <ropewalk/absolute.hpp>
 #include <ropewalk/alibi.hpp>
 #include <ropewalk/attention.hpp>
 #include <ropewalk/export.hpp>
 #include <ropewalk/query_temperature.hpp>
+#include <ropewalk/relative_buckets.hpp>
 #include <ropewalk/rope.hpp>
 #include <ropewalk/status.hpp>
 
@@ -83,8 +85,6 @@ struct rope_rotation {
     // parameters.at(0): of every length where the family does not depend on it, else of short sequences.
     rope_spec spec;
     rope_pairing pairing = rope_pairing::half;
-    // transformers' DeepSeek-V3 turns neighbours (pairing is interleaved) and writes pair i to (i, i + d/2). q . k is the same; K in memory is not.
-    bool writes_halves = false;
     int32_t first_dim = 0;  // of the rotated slice inside a head of k_dim elements
     bool operator==(const rope_rotation&) const = default;
 };
@@ -92,18 +92,15 @@ struct rope_rotation {
 struct alibi_bias {
     alibi_rule rule = alibi_rule::press;
     double max_exponent = 8.0;
-    // Falcon: slopes are rounded to bf16, and the bias is multiplied by the softmax scale as the dot product is.
-    bool falcon = false;
+    bias_place place = bias_place::after_softcap;
     bool symmetric = false;  // bidirectional: - slope |i - j| on both sides (Jina BERT 2)
     bool operator==(const alibi_bias&) const = default;
 };
 
-struct t5_bias {
-    int32_t buckets = 32;
-    int64_t max_distance = 128;
-    bool bidirectional = true;
+struct t5_terms {
+    t5_bucket_rule rule;
     bool shared = true;  // one table [buckets, heads] for all layers (T5, mT5); false: one a layer (UMT5)
-    bool operator==(const t5_bias&) const = default;
+    bool operator==(const t5_terms&) const = default;
 };
 
 struct xlnet_terms {
@@ -137,7 +134,7 @@ struct position_spec {
     position_encoding encoding = position_encoding::none;
     rope_rotation rope;
     alibi_bias alibi;
-    t5_bias t5;
+    t5_terms t5;
     xlnet_terms xlnet;
     deberta_terms deberta;
     int64_t relative_rows = 0;  // of the table of relative_key, 2 * max_position_embeddings - 1
@@ -147,8 +144,7 @@ struct position_spec {
     int32_t kv_lora_rank = 0;      // MLA: in absorbed form k_dim is kv_lora_rank + rotary_dim, v_dim is kv_lora_rank; else 0
     double scale = 0.0;            // of q . k (and of the terms that the model scales with it), mscale^2 and the like included
     double softcap = 0.0;          // 0: off
-    attention_span span;           // causal, window, or full
-    int64_t chunk = 0;             // Llama 4: keys of position j / chunk == position / chunk only; 0: off
+    attention_span span;           // causal, window, chunks, or full
     bool sinks = false;            // a learned logit per head takes part in the softmax
     bool prefix_lm = false;        // tokens of the prefix see one another in both directions
     std::optional<query_temperature> temperature;
@@ -158,17 +154,12 @@ struct position_spec {
 
 // Rows that are added to the embeddings of a stack.
 struct absolute_positions {
-    enum class columns : int32_t {
-        interleaved = 0,      // sin, cos, sin, cos; 10000^(-2i/d)
-        halves = 1,           // [sin | cos], 10000^(-2i/d)
-        halves_minus_one = 2  // [sin | cos], 10000^(-i/(d/2 - 1)): fairseq, Whisper
-    };
     position_encoding kind = position_encoding::none;  // none, learned or sinusoidal
-    columns order = columns::halves;                   // sinusoidal
+    sinusoid_spec sinusoid;                            // sinusoidal
     int64_t rows = 0;                                  // of the table; position p reads row p + offset, beyond the table is an error
     int64_t offset = 0;
     int32_t dim = 0;
-    // Positions count real tokens only, and padding reads row offset - 1 (RoBERTa, OPT, M2M100).
+    // Positions count real tokens only, as positions_from_mask() does, and padding reads row offset - 1 (RoBERTa, OPT, M2M100).
     bool skips_padding = false;
     bool operator==(const absolute_positions&) const = default;
 };

@@ -19,6 +19,7 @@ struct t5_bucket_rule {
     int32_t max_distance = 128;  // relative_attention_max_distance: more than e
     // Encoders: keys after the query have the upper half of the buckets. Otherwise (decoders) they all have bucket 0.
     bool bidirectional = true;
+    bool operator==(const t5_bucket_rule&) const = default;
 };
 
 // buckets[i] receives the bucket of relative position first_relative_position + i, which is KEY position minus QUERY position: 0 .. num_buckets - 1.

@@ -15,7 +15,7 @@ void read_falcon(config_object& config, const model_type& type, position_config&
     if (config.flag({"alibi"}, false)) {
         config.know({"rope_theta", "rope_scaling", "rope_parameters"});
         layer.encoding = position_encoding::alibi;
-        layer.alibi.falcon = true;
+        layer.alibi = {.rule = alibi_rule::falcon, .place = bias_place::before_scale};
     } else {
         out.max_positions = g.max_positions;
         layer.encoding = position_encoding::rope;

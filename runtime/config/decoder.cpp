@@ -161,6 +161,7 @@ void apply_per_layer_config(config_object& config, int32_t layer, position_spec&
 }
 
 attention_span span_of(const layer_plan& plan, const std::string& layer_type, bool bidirectional) {
+    if (layer_type == chunked) return attention_span::chunked(plan.chunk);
     if (layer_type != sliding) return bidirectional ? attention_span::full() : attention_span::causal();
     // transformers makes w / 2 + 1 of a bidirectional window and sees distances below that.
     return bidirectional ? attention_span::symmetric(plan.window / 2) : attention_span::sliding_window(plan.window);
@@ -243,7 +244,6 @@ void read_decoder(config_object& config, const model_type& type, position_config
             layer.kv_heads = global.kv_heads;
         }
         layer.span = span_of(plan, layer_type, bidirectional);
-        if (layer_type == chunked) layer.chunk = plan.chunk;
         if (plan.rope[static_cast<std::size_t>(i)] && ropes.of(layer_type, layer.k_dim).has_value()) {
             layer.encoding = position_encoding::rope;
             layer.rope = *ropes.of(layer_type, layer.k_dim);
@@ -271,8 +271,8 @@ void read_mla(config_object& config, const model_type& type, position_config& ou
     layer.rope = ropes.of(full, turned).value_or(rope_rotation{});
     layer.rope.first_dim = nope;
     if (type.name == "deepseek_v3") {
-        layer.rope.writes_halves = config.flag({"rope_interleave"}, true);
-        if (!layer.rope.writes_halves) layer.rope.pairing = rope_pairing::half;
+        const bool neighbours = config.flag({"rope_interleave"}, true);  // turned as neighbours, written as halves
+        layer.rope.pairing = neighbours ? rope_pairing::interleaved_in_half_out : rope_pairing::half;
     }
     layer.scale = deepseek_scale(ropes.dictionary(), layer.rope.parameters) / std::sqrt(layer.k_dim);
     append_layers(out.layers, layer, g.layers);

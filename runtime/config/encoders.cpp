@@ -1,6 +1,7 @@
 // Models with absolute positions, T5's buckets, and the vector terms of XLNet and DeBERTa.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "runtime/config/models.hpp"
@@ -51,16 +52,16 @@ void read_t5(config_object& config, const model_type& type, position_config& out
     layer.k_dim = layer.v_dim = config.small({"d_kv"}, 64);
     layer.scale = 1.0;  // T5 folds 1 / sqrt(d) into its weights
     layer.encoding = position_encoding::t5_buckets;
-    layer.t5.buckets = config.small({"relative_attention_num_buckets"}, 32);
-    layer.t5.max_distance = config.integer({"relative_attention_max_distance"}, 128);
+    t5_bucket_rule& rule = layer.t5.rule;
+    rule.num_buckets = config.small({"relative_attention_num_buckets"}, 32);
+    rule.max_distance = config.small({"relative_attention_max_distance"}, 128, 1, std::numeric_limits<int32_t>::max());
     layer.t5.shared = type.name != "umt5";
-    const int64_t least = layer.t5.buckets / 4;  // distances below it have a bucket each
-    if (layer.t5.buckets < 4 || layer.t5.buckets % 2 != 0) config.refuse("relative_attention_num_buckets", "must be even and at least 4");
-    if (layer.t5.max_distance <= 2 * least) config.refuse("relative_attention_max_distance", "must be above half the buckets");
+    if (rule.num_buckets < 4 || rule.num_buckets % 2 != 0) config.refuse("relative_attention_num_buckets", "must be even and at least 4");
+    if (rule.max_distance <= rule.num_buckets / 2) config.refuse("relative_attention_max_distance", "must be above half the buckets");
     const int32_t decoders = config.small({"num_decoder_layers"}, g.layers, 1, max_config_layers);
     position_spec encoder = layer;
     encoder.span = attention_span::full();
-    layer.t5.bidirectional = false;
+    rule.bidirectional = false;
     append_layers(out.encoder, encoder, g.layers);
     append_layers(out.layers, layer, decoders);
     out.cross_attention = layer;
@@ -176,7 +177,7 @@ void read_whisper(config_object& config, const model_type& type, position_config
     out.layers.absolute = learned(out.max_positions, 0, out.layers.absolute.dim);
     absolute_positions& encoder = out.encoder.absolute;
     encoder.kind = position_encoding::sinusoidal;
-    encoder.order = absolute_positions::columns::halves_minus_one;
+    encoder.sinusoid = sinusoid_spec::whisper(encoder.dim);
     encoder.rows = config.integer({"max_source_positions"}, 1500);
     if (encoder.dim % 2 != 0 || encoder.dim < 4) config.refuse("d_model", "must be even and at least 4");
 }
@@ -186,9 +187,10 @@ void read_m2m100(config_object& config, const model_type& type, position_config&
     out.max_positions = config.integer({"max_position_embeddings"}, type.max_position);
     absolute_positions& encoder = out.encoder.absolute;
     encoder.kind = position_encoding::sinusoidal;
-    encoder.order = absolute_positions::columns::halves_minus_one;
+    const int64_t padding = config.integer({"pad_token_id"}, 1, 0);
+    encoder.sinusoid = sinusoid_spec::fairseq(encoder.dim, padding);
+    encoder.sinusoid.offset = encoder.offset = padding + 1;
     encoder.rows = out.max_positions + 2;
-    encoder.offset = config.integer({"pad_token_id"}, 1, 0) + 1;  // rows are counted from padding_idx + 1; row padding_idx is 0
     encoder.skips_padding = true;
     out.layers.absolute = encoder;
     if (encoder.dim < 4) config.refuse("d_model", "must be at least 4");

@@ -294,7 +294,7 @@ position_spec layer_of(gguf_keys& keys, const gguf_model& model, std::size_t i) 
     const bool causal = keys.integer("attention.causal", !type.bidirectional, 0, 1) != 0;
     layer.span = causal ? attention_span::causal() : attention_span::full();
     if (local && type.name == "llama4") {
-        layer.chunk = model.window_length;
+        layer.span = attention_span::chunked(model.window_length);
     } else if (local) {
         layer.span = causal ? attention_span::sliding_window(model.window_length) : attention_span::symmetric(model.window_length / 2);
     }
@@ -358,13 +358,14 @@ void read_alibi(gguf_keys& keys, const gguf_model& model, position_config& out) 
 
 void read_t5(gguf_keys& keys, const gguf_model& model, position_config& out) {
     position_spec layer = layer_of(keys, model, 0);
-    layer.t5.buckets = keys.small("attention.relative_buckets_count", 32, 4);
-    if (layer.t5.buckets % 2 != 0) keys.refuse_key("attention.relative_buckets_count", std::to_string(layer.t5.buckets), "must be even");
+    t5_bucket_rule& rule = layer.t5.rule;
+    rule.num_buckets = keys.small("attention.relative_buckets_count", 32, 4);
+    if (rule.num_buckets % 2 != 0) keys.refuse_key("attention.relative_buckets_count", std::to_string(rule.num_buckets), "must be even");
     position_spec encoder = layer;
     encoder.span = attention_span::full();
     if (model.type->name == "t5encoder") return append_layers(out.layers, encoder, model.layers);
     append_layers(out.encoder, encoder, model.layers);
-    layer.t5.bidirectional = false;
+    rule.bidirectional = false;
     append_layers(out.layers, layer, keys.small("decoder_block_count", model.layers, 1, max_config_layers));
     out.cross_attention = layer;
     out.cross_attention->encoding = position_encoding::none;

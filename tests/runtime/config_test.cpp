@@ -263,15 +263,14 @@ TEST(hf_config, deepseek) {
     EXPECT_EQ(layer.kv_lora_rank, 512);
     EXPECT_EQ(layer.rope.first_dim, 128);
     EXPECT_EQ(layer.rope.spec.rotary_dim(), 64);
-    EXPECT_EQ(layer.rope.pairing, neighbours);
-    EXPECT_TRUE(layer.rope.writes_halves);
+    EXPECT_EQ(layer.rope.pairing, rope_pairing::interleaved_in_half_out);
     EXPECT_EQ(layer.rope.spec.amplitude, 1.0);
     EXPECT_DOUBLE_EQ(layer.scale, 0.1352337788608801);  // (1 + 0.1 ln 40)^2 / sqrt(192)
     const position_config v2 = read(R"({"model_type": "deepseek_v2", "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16,
         "num_hidden_layers": 27, "kv_lora_rank": 512, "q_lora_rank": null, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
         "max_position_embeddings": 163840, "rope_theta": 10000, "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707,
         "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096, "type": "yarn"}})");
-    EXPECT_FALSE(v2.layers.layer(0).rope.writes_halves);
+    EXPECT_EQ(v2.layers.layer(0).rope.pairing, neighbours);
     EXPECT_EQ(v2.layers.layer(0).rope.spec.amplitude, 1.0);
     EXPECT_DOUBLE_EQ(v2.layers.layer(0).scale, 0.11472138679292611);
 }
@@ -309,7 +308,7 @@ TEST(hf_config, llama4_layers) {
         const position_spec& layer = config.layers.layer(i);
         const bool nope = i % 4 == 3;
         EXPECT_EQ(layer.encoding, nope ? position_encoding::none : position_encoding::rope);
-        EXPECT_EQ(layer.chunk, nope ? 0 : 8192);
+        EXPECT_EQ(layer.span, nope ? attention_span::causal() : attention_span::chunked(8192));
         EXPECT_EQ(layer.temperature, nope ? std::optional(query_temperature{0.1, 8192, 1}) : std::nullopt);
         EXPECT_EQ(layer.qk_norm, nope ? qk_norm_order::none : qk_norm_order::after_rope);
     }
@@ -421,7 +420,7 @@ TEST(hf_config, alibi_models) {
     EXPECT_EQ(baichuan.layers.layer(39).encoding, position_encoding::alibi);
     const position_config falcon = read(R"({"model_type": "falcon", "hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 24,
         "alibi": true, "multi_query": false, "new_decoder_architecture": false})");
-    EXPECT_TRUE(falcon.layers.layer(0).alibi.falcon);
+    EXPECT_EQ(falcon.layers.layer(0).alibi, (alibi_bias{alibi_rule::falcon, 8.0, bias_place::before_scale}));
     EXPECT_EQ(falcon.layers.layer(0).kv_heads, 32);
 }
 
@@ -431,9 +430,9 @@ TEST(hf_config, t5_has_two_stacks_and_no_scale) {
     const position_config t5 = read(R"({"model_type": "t5", )" + keys), umt5 = read(R"({"model_type": "umt5", )" + keys);
     ASSERT_EQ(t5.encoder.layers(), 6);
     ASSERT_EQ(t5.layers.layers(), 4);
-    EXPECT_EQ(t5.encoder.layer(0).t5, (t5_bias{32, 128, true, true}));
+    EXPECT_EQ(t5.encoder.layer(0).t5, (t5_terms{{32, 128, true}, true}));
     EXPECT_EQ(t5.encoder.layer(0).span, attention_span::full());
-    EXPECT_EQ(t5.layers.layer(0).t5, (t5_bias{32, 128, false, true}));
+    EXPECT_EQ(t5.layers.layer(0).t5, (t5_terms{{32, 128, false}, true}));
     EXPECT_EQ(t5.layers.layer(0).span, attention_span::causal());
     EXPECT_EQ(t5.layers.layer(0).scale, 1.0);
     ASSERT_TRUE(t5.cross_attention.has_value());
@@ -471,22 +470,23 @@ TEST(hf_config, xlnet_and_deberta) {
 
 TEST(hf_config, absolute_positions) {
     const auto absolute = [](const char* json) { return read(json).layers.absolute; };
-    using order = absolute_positions::columns;
     constexpr auto learned = position_encoding::learned, sinusoidal = position_encoding::sinusoidal;
-    EXPECT_EQ(absolute(R"({"model_type": "bert", "position_embedding_type": "absolute"})"),
-              (absolute_positions{learned, order::halves, 512, 0, 768, false}));
+    EXPECT_EQ(absolute(R"({"model_type": "bert", "position_embedding_type": "absolute"})"), (absolute_positions{learned, {}, 512, 0, 768, false}));
     EXPECT_EQ(absolute(R"({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1})"),
-              (absolute_positions{learned, order::halves, 514, 2, 768, true}));
+              (absolute_positions{learned, {}, 514, 2, 768, true}));
     EXPECT_EQ(absolute(R"({"model_type": "gpt2", "n_positions": 1024, "n_ctx": 1024, "n_embd": 768})"),
-              (absolute_positions{learned, order::halves, 1024, 0, 768, false}));
+              (absolute_positions{learned, {}, 1024, 0, 768, false}));
     EXPECT_EQ(absolute(R"({"model_type": "opt", "max_position_embeddings": 2048, "word_embed_proj_dim": 768})"),
-              (absolute_positions{learned, order::halves, 2050, 2, 768, true}));
+              (absolute_positions{learned, {}, 2050, 2, 768, true}));
+    // fairseq: rows count from padding_idx + 1, and row padding_idx is zero.
+    sinusoid_spec fairseq{.dim = 1024, .columns = sinusoid_columns::concatenated, .denominator = 511.0, .zero_odd_column = true, .offset = 2};
+    fairseq.zero_row = 1;
     EXPECT_EQ(absolute(R"({"model_type": "m2m_100", "max_position_embeddings": 1024})"),
-              (absolute_positions{sinusoidal, order::halves_minus_one, 1026, 2, 1024, true}));
+              (absolute_positions{sinusoidal, fairseq, 1026, 2, 1024, true}));
     const position_config whisper = read(R"({"model_type": "whisper", "d_model": 384, "encoder_layers": 4, "encoder_attention_heads": 6,
         "decoder_layers": 4, "decoder_attention_heads": 6, "max_source_positions": 1500, "max_target_positions": 448, "num_hidden_layers": 4})");
-    EXPECT_EQ(whisper.encoder.absolute, (absolute_positions{sinusoidal, order::halves_minus_one, 1500, 0, 384, false}));
-    EXPECT_EQ(whisper.layers.absolute, (absolute_positions{learned, order::halves, 448, 0, 384, false}));
+    EXPECT_EQ(whisper.encoder.absolute, (absolute_positions{sinusoidal, sinusoid_spec::whisper(384), 1500, 0, 384, false}));
+    EXPECT_EQ(whisper.layers.absolute, (absolute_positions{learned, {}, 448, 0, 384, false}));
     EXPECT_DOUBLE_EQ(whisper.layers.layer(0).scale, 0.125);
     EXPECT_EQ(whisper.cross_attention->span, attention_span::full());
     const position_config relative = read(R"({"model_type": "bert", "position_embedding_type": "relative_key_query"})");

@@ -235,8 +235,8 @@ TEST(gguf_config, windows_and_local_bases) {
 
 TEST(gguf_config, llama4_layers) {
     const position_config config = read(gguf_writer("llama4").shape(8, 5120, 40, 8, 10485760).real("rope.freq_base", 5e5f));
-    EXPECT_EQ(config.layers.layer(0).chunk, 8192);
-    EXPECT_EQ(config.layers.layer(3).chunk, 0);
+    EXPECT_EQ(config.layers.layer(0).span, attention_span::chunked(8192));
+    EXPECT_EQ(config.layers.layer(3).span, attention_span::causal());
     EXPECT_EQ(config.layers.layer(3).encoding, position_encoding::none);
     EXPECT_EQ(config.layers.layer(3).temperature, std::optional(query_temperature{0.1, 8192, 1}));
     EXPECT_EQ(config.layers.layer(0).temperature, std::nullopt);

@@ -45,7 +45,7 @@ std::string ranges_of(const position_stack& stack, int32_t kind) {
 
 std::string span_text(const position_spec& layer) {
     const auto side = [](int64_t keys) { return keys == attention_span::unlimited ? std::string("all") : std::to_string(keys); };
-    if (layer.chunk != 0) return fmt::format("causal in chunks of {}", layer.chunk);
+    if (layer.span.chunk != 0) return fmt::format("causal in chunks of {}", layer.span.chunk);
     if (layer.span == attention_span::causal()) return "causal";
     if (layer.span == attention_span::full()) return "full";
     if (layer.span.right == 0) return fmt::format("window of {}", layer.span.left + 1);
@@ -55,12 +55,12 @@ std::string span_text(const position_spec& layer) {
 ordered_json rope_json(const rope_rotation& rope) {
     const rope_parameters& p = rope.parameters;
     const int32_t turned = rope.spec.rotary_dim();
+    static constexpr const char* pairings[] = {"halves", "neighbours", "neighbours, written as halves"};
     ordered_json json = {{"type", name(p.family)},
                          {"theta", p.theta},
                          {"dims", fmt::format("{}-{}", rope.first_dim, rope.first_dim + std::max(turned, 1) - 1)},
-                         {"pairs", rope.pairing == rope_pairing::half ? "halves" : "neighbours"},
+                         {"pairs", pairings[static_cast<int>(rope.pairing)]},
                          {"amplitude", rope.spec.amplitude}};
-    if (rope.writes_halves) json["pairs"] = "neighbours, written as halves";
     if (p.factor != 1.0) json["factor"] = p.factor;
     if (p.original_max_position != 0.0) json["original_length"] = p.original_max_position;
     if (p.family == rope_family::llama3) json["low_high_freq_factor"] = fmt::format("{}, {}", p.low_freq_factor, p.high_freq_factor);
@@ -82,16 +82,17 @@ ordered_json rope_json(const rope_rotation& rope) {
 ordered_json encoding_json(const position_spec& layer) {
     const auto& d = layer.deberta;
     const auto& x = layer.xlnet;
+    static constexpr const char *rules[] = {"press", "mpt", "falcon"}, *places[] = {"after softcap", "before softcap", "before scale"};
     switch (layer.encoding) {
         case position_encoding::alibi:
-            return {{"rule", layer.alibi.rule == alibi_rule::press ? "press" : "mpt"},
+            return {{"rule", rules[static_cast<int>(layer.alibi.rule)]},
                     {"max_exponent", layer.alibi.max_exponent},
-                    {"falcon_scaling", layer.alibi.falcon},
+                    {"place", places[static_cast<int>(layer.alibi.place)]},
                     {"symmetric", layer.alibi.symmetric}};
         case position_encoding::t5_buckets:
-            return {{"buckets", layer.t5.buckets},
-                    {"max_distance", layer.t5.max_distance},
-                    {"bidirectional", layer.t5.bidirectional},
+            return {{"buckets", layer.t5.rule.num_buckets},
+                    {"max_distance", layer.t5.rule.max_distance},
+                    {"bidirectional", layer.t5.rule.bidirectional},
                     {"shared", layer.t5.shared}};
         case position_encoding::xlnet:
             return {{"bidirectional", x.bidirectional},
@@ -137,13 +138,18 @@ ordered_json layer_json(const position_spec& layer) {
     return json;
 }
 
+ordered_json sinusoid_json(const sinusoid_spec& sinusoid) {
+    return {{"columns", sinusoid.columns == sinusoid_columns::interleaved ? "interleaved" : "concatenated"},
+            {"base", sinusoid.base},
+            {"denominator", sinusoid.denominator}};
+}
+
 ordered_json stack_json(const position_stack& stack) {
     ordered_json json = ordered_json::object();
     const absolute_positions& a = stack.absolute;
     if (a.kind != position_encoding::none) {
-        static constexpr const char* orders[] = {"interleaved", "halves", "halves, exponent i/(d/2 - 1)"};
         json["absolute"] = {{"kind", name(a.kind)}, {"rows", a.rows}, {"offset", a.offset}, {"dim", a.dim}, {"skips_padding", a.skips_padding}};
-        if (a.kind == position_encoding::sinusoidal) json["absolute"]["columns"] = orders[static_cast<int>(a.order)];
+        if (a.kind == position_encoding::sinusoidal) json["absolute"].update(sinusoid_json(a.sinusoid));
     }
     json["layers"] = ordered_json::array();
     for (std::size_t kind = 0; kind < stack.kinds.size(); ++kind) {
