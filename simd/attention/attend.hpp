@@ -24,6 +24,7 @@ struct attend_shape {
     int64_t left, right;  // a query at p sees p - left .. p + right
     bool alibi, sinks;
     bool hadamard;  // K and V are stored turned (kv_layout::hadamard)
+    bool v_in_k;    // pages hold no V: it is the first dims of K (kv_layout::v_in_k)
     // Pages; page_tokens == 0 stands for plain K/V.
     int32_t page_tokens;
     int64_t page_stride, head_stride, v_offset, k_scale_offset, v_scale_offset;  // bytes
