@@ -22,7 +22,9 @@ kv_layout pages_shape::layout() const {
     l.v_type = preset.v_type;
     l.hadamard = preset.hadamard;
     l.kv_heads = heads.kv_heads;
-    l.k_dim = l.v_dim = heads.dim;
+    l.k_dim = heads.dim;
+    l.v_dim = v_dim != 0 ? v_dim : heads.dim;
+    l.v_in_k = v_in_k;
     return l;
 }
 
@@ -39,7 +41,8 @@ bool pages_shape::fits() const {
 }
 
 std::string pages_shape::text() const {
-    return heads.text() + "/n" + std::to_string(tokens) + (sequences > 1 ? "b" + std::to_string(sequences) : "");
+    const std::string values = v_dim != 0 ? (v_in_k ? "k" : "v") + std::to_string(v_dim) : "";
+    return heads.text() + values + "/n" + std::to_string(tokens) + (sequences > 1 ? "b" + std::to_string(sequences) : "");
 }
 
 paged_layers::paged_layers(const pages_shape& s)
@@ -81,7 +84,8 @@ attention_problem make_problem(const pages_shape& shape) {
     p.precision = has_int4(shape.preset) ? attention_precision::fast : attention_precision::standard;
     p.heads = shape.heads.heads;
     p.kv_heads = shape.heads.kv_heads;
-    p.k_dim = p.v_dim = shape.heads.dim;
+    p.k_dim = shape.heads.dim;
+    p.v_dim = shape.layout().v_dim;
     p.q_type = p.out_type = element_bytes(shape.preset.k_type) != 0 ? shape.preset.k_type : dtype::bf16;
     return p;
 }

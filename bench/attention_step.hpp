@@ -17,6 +17,8 @@ struct pages_shape {
     int64_t tokens = 0;
     int64_t sequences = 1;
     int64_t total_bytes = 0;
+    int32_t v_dim = 0;    // other than 0: V has so many dims, not heads.dim ..
+    bool v_in_k = false;  // .. which are the first of K
 
     [[nodiscard]] kv_layout layout() const;
     [[nodiscard]] int64_t sequence_pages() const;
@@ -25,7 +27,7 @@ struct pages_shape {
     [[nodiscard]] int64_t bytes() const { return layers() * layer_bytes(); }
     // They take at most a third of the memory that is free: what does not is not registered.
     [[nodiscard]] bool fits() const;
-    // "h32x8x128/n4096", with b<sequences> where there are several.
+    // "h32x8x128/n4096", with b<sequences> where there are several; h128x1x576v512, and h128x1x576k512 where K holds V.
     [[nodiscard]] std::string text() const;
 };
 

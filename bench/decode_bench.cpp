@@ -6,7 +6,8 @@
 namespace ropewalk::bench {
 namespace {
 
-constexpr double peak_seconds = 0.0004;  // a few times what starting the workers takes, and no more than a decode step
+// A few times what starting the workers takes, and no more than a decode step; of a step that is longer than that, an eighth.
+constexpr double peak_seconds = 0.0004;
 
 // The bound is the longer of reading K and V at the roof and of computing at the peak. memory_bound tells which: 1 reading, 0 computing.
 void run_bounded(benchmark::State& state, const simd::kernel_table& kernels, const paged_layers& kv, step& s, executor& on) {
@@ -18,7 +19,7 @@ void run_bounded(benchmark::State& state, const simd::kernel_table& kernels, con
             const double roof = toolkit::read_roof(kernels.roof, kv.unit_bytes(2 * i + 1), on);
             add_rate(counters, "GB/s", gigabytes / seconds, roof);
             if (peak == nullptr) return;
-            const double reading = gigabytes / roof, computing = gigaflops / peak(kernels.roof, on, peak_seconds);
+            const double reading = gigabytes / roof, computing = gigaflops / peak(kernels.roof, on, std::max(peak_seconds, seconds / 8));
             counters.add("bound_share", std::max(reading, computing) / seconds);
             counters.add("memory_bound", reading >= computing ? 1.0 : 0.0);
         });
@@ -45,6 +46,17 @@ void cascade(benchmark::State& state, const simd::kernel_table& kernels, const p
     }
     step s(make_problem(shape), kv, {q_indptr, kv_lens, {}, page_indptr, page_ids, {}}, default_executor());
     run_bounded(state, kernels, kv, s, default_executor());
+}
+
+// Latent attention over pages in which V is a view of K, and right after it over pages that store V as well: what turning K into V costs.
+void latent_ratio(benchmark::State& state, const pages_shape& shape, executor& on) {
+    pages_shape stored = shape;
+    stored.v_in_k = false;
+    const paged_layers &kv = layers_of(shape), &both = layers_of(stored);
+    step s(make_problem(shape), kv, 1, shape.tokens, on), s_both(make_problem(stored), both, 1, shape.tokens, on);
+    run_iterations(
+        state, "ratio_to_stored_v", [&](int64_t i) { return s.seconds(kv.pages(i)); },
+        [&](int64_t i, double seconds, samples& counters) { counters.add("ratio_to_stored_v", s_both.seconds(both.pages(i)) / seconds); });
 }
 
 // The same step over bf16 pages right after it: how many times the tokens/s of bf16.
@@ -98,6 +110,18 @@ void register_decode() {
     }
     for (const kv_preset& preset : kv_presets) {
         if (preset.name != "bf16") register_ratio(preset);
+    }
+    for (const int32_t heads : {16, 128}) {
+        for (const char* preset : {"bf16", "fp32", "fp16"}) {
+            const pages_shape shape{{heads, 1, 576}, *find_kv_preset(preset), 8192, 1, decode_bytes / 4, 512, true};
+            const std::string rest = std::string(preset) + "/" + shape.text();
+            for_targets("latent", rest,
+                        [=](benchmark::State& state, const simd::kernel_table& k) { decode(state, k, shape, 1, default_executor()); });
+            for_targets("latent_one_core", rest,
+                        [=](benchmark::State& state, const simd::kernel_table& k) { decode(state, k, shape, 1, one_core()); });
+            for_targets("latent_ratio", rest,
+                        [=](benchmark::State& state, const simd::kernel_table&) { latent_ratio(state, shape, default_executor()); });
+        }
     }
     const pages_shape shared{shapes[0], *find_kv_preset("bf16"), 4096 + 32 * 64, 1, decode_bytes};
     for_targets("cascade", "bf16/" + shared.heads.text() + "/s32p4096",

@@ -361,8 +361,8 @@ double count_pairs(const simd::attend_shape& shape, const simd::attend_block& ro
 
 // Bytes of K and V of one token and one KV head, with their scales.
 int64_t token_bytes(const simd::attend_shape& shape) {
-    const int64_t panel = simd::panel_bytes(shape.k_type, shape.k_pad) + simd::v_bytes(shape.v_type, shape.v_pad, simd::panel) +
-                          simd::k_scale_bytes(shape.k_type, simd::panel) + simd::v_scale_bytes(shape.v_type, shape.v_pad, simd::panel);
+    int64_t panel = simd::panel_bytes(shape.k_type, shape.k_pad) + simd::k_scale_bytes(shape.k_type, simd::panel);
+    if (!shape.v_in_k) panel += simd::v_bytes(shape.v_type, shape.v_pad, simd::panel) + simd::v_scale_bytes(shape.v_type, shape.v_pad, simd::panel);
     return panel / simd::panel;
 }
 
@@ -761,6 +761,7 @@ status build_plan(std::unique_ptr<plan_state>& slot, const attention_problem& pr
         plan->shape.page_stride = layout->page_stride_bytes();
         plan->shape.head_stride = layout->head_stride_bytes();
         plan->shape.hadamard = layout->hadamard;
+        plan->shape.v_in_k = layout->v_in_k;
         plan->shape.v_offset = layout->k_part_bytes();
         plan->shape.k_scale_offset = plan->shape.v_offset + layout->v_part_bytes();
         plan->shape.v_scale_offset = plan->shape.k_scale_offset + layout->k_scale_bytes();

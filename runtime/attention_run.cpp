@@ -175,7 +175,7 @@ status run(const attention_plan& plan, const_head_view q, const kv_pages& pages,
     if (auto s = runtime::check_pages(pages); !s) return s;
     const kv_layout &given = pages.layout, &built = state->layout;
     if (given.k_type != built.k_type || given.v_type != built.v_type || given.kv_heads != built.kv_heads || given.k_dim != built.k_dim ||
-        given.v_dim != built.v_dim || given.page_tokens != built.page_tokens || given.hadamard != built.hadamard ||
+        given.v_dim != built.v_dim || given.page_tokens != built.page_tokens || given.hadamard != built.hadamard || given.v_in_k != built.v_in_k ||
         given.page_stride_bytes() != built.page_stride_bytes() || given.head_stride_bytes() != built.head_stride_bytes()) {
         return refuse(status_code::invalid_argument, "pages.layout differs from the layout that the plan was built for");
     }

@@ -157,6 +157,9 @@ status kv_append(const kv_pages& pages, std::span<const int64_t> slots, const_he
     const simd::kernel_table* kernels = simd::active_kernels(&s);
     if (kernels == nullptr) return s;
     if (s = runtime::check_transfer(pages, slots, k, v, runtime::view_use::read); !s.ok()) return s;
+    if (pages.layout.v_in_k && v.heads != 0) {
+        return runtime::refuse(status_code::invalid_argument, "v.heads is %d; must be 0, since layout.v_in_k says that K holds V", v.heads);
+    }
     if (s = runtime::check_distinct(slots); !s.ok()) return s;
     if (s = check_append_rope(rope, slots.size(), k); !s.ok()) return s;
     append_job(pages, slots, k, v, rope, *kernels).run(on);

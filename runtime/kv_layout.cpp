@@ -25,6 +25,21 @@ status check_stride(const char* name, int64_t value, int64_t record_bytes) noexc
                   value, record_bytes);
 }
 
+status check_v_in_k(const kv_layout& layout) noexcept {
+    if (simd::quantised(static_cast<int>(layout.k_type))) {
+        return refuse(status_code::invalid_argument, "layout.k_type is %s; with v_in_k it must be fp32, bf16 or fp16", name(layout.k_type).data());
+    }
+    if (layout.v_type != layout.k_type) {
+        return refuse(status_code::invalid_argument, "layout.v_type is %s; with v_in_k it must be k_type, %s", name(layout.v_type).data(),
+                      name(layout.k_type).data());
+    }
+    if (layout.v_dim > layout.k_dim) {
+        return refuse(status_code::invalid_argument, "layout.v_dim is %d; with v_in_k it must be at most k_dim, %d", layout.v_dim, layout.k_dim);
+    }
+    if (layout.hadamard) return refuse(status_code::invalid_argument, "layout.hadamard is set; with v_in_k it must not be: V has blocks of its own");
+    return {};
+}
+
 }  // namespace
 
 status kv_layout::validate() const noexcept {
@@ -35,6 +50,9 @@ status kv_layout::validate() const noexcept {
     if (const status s = check_range("layout.v_dim", v_dim, 1, simd::max_head_dim); !s.ok()) return s;
     if (hadamard && (k_dim % 16 != 0 || v_dim % 16 != 0)) {
         return refuse(status_code::invalid_argument, "layout.hadamard needs dims that are multiples of 16; k_dim is %d, v_dim %d", k_dim, v_dim);
+    }
+    if (v_in_k) {
+        if (const status s = check_v_in_k(*this); !s.ok()) return s;
     }
     if (page_tokens < 16 || page_tokens > 256 || (page_tokens & (page_tokens - 1)) != 0) {
         return refuse(status_code::invalid_argument, "layout.page_tokens is %d; must be 16, 32, 64, 128 or 256", page_tokens);
@@ -55,7 +73,7 @@ int64_t kv_layout::k_part_bytes() const noexcept {
 
 int64_t kv_layout::v_part_bytes() const noexcept {
     const int type = static_cast<int>(v_type);
-    return simd::v_bytes(type, simd::stored_v_dim(type, v_dim), page_tokens);
+    return v_in_k ? 0 : simd::v_bytes(type, simd::stored_v_dim(type, v_dim), page_tokens);
 }
 
 int64_t kv_layout::k_scale_bytes() const noexcept { return simd::k_scale_bytes(static_cast<int>(k_type), page_tokens); }

@@ -93,6 +93,7 @@ struct run_options {
     std::optional<dtype> k_pages{}, v_pages{};  // types of the pages; those of the tensors if not given
     bool hadamard = false;
     attention_layer layer{};
+    bool v_in_k = false;                            // the V of the sequences is not stored
     std::vector<sequence_input>* stored = nullptr;  // receives the sequences with K and V as the pages hold them
 };
 
@@ -194,6 +195,7 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
     kv_layout layout =
         layout_of(p, options.k_pages.value_or(k_type), options.v_pages.value_or(v_type), options.page_tokens == 0 ? 64 : options.page_tokens);
     layout.hadamard = options.hadamard;
+    layout.v_in_k = options.v_in_k;
     runtime::mapped_memory memory;
     kv_pages pages;
     if (options.page_tokens == 0) {
@@ -223,7 +225,7 @@ inline output run_attention(const attention_problem& p, const std::vector<sequen
             }
         }
         serial_executor serial;
-        const status appended = kv_append(pages, slots, k_view, v_view, {}, serial);
+        const status appended = kv_append(pages, slots, k_view, options.v_in_k ? const_head_view{} : v_view, {}, serial);
         EXPECT_TRUE(appended.ok()) << appended.text();
         if (options.stored != nullptr) *options.stored = stored_sequences(p, sequences, pages, slots);
         const auto page_tokens = static_cast<std::size_t>(options.page_tokens);

@@ -8,7 +8,7 @@
 //   V part  [page_tokens / g][v_dim][g]                   dims lie in lanes: a step of P.V reads 16 dims of g tokens
 //
 // k_dim is padded to a multiple of g and v_dim to a multiple of 16 (int4: both to 32), and each part to 64 bytes, so that a line never holds two
-// parts. The layout does not depend on the instruction set: a page written on one machine can be read on any other.
+// parts. With v_in_k there is no V part. The layout does not depend on the instruction set: a page written on one machine can be read on any other.
 //
 // Quantised types. K and V of one token and head are quantised by themselves when they are appended, K after rope:
 //   int8    value = scale * code,  scale = max|x| / 127, codes -127 .. 127 to nearest even; scales [page_tokens] fp32
@@ -46,6 +46,11 @@ struct ROPEWALK_API kv_layout {
     // least 16. It spreads outliers over the block, so that few bits lose less (QuaRot, arXiv 2404.00456). Attention turns q alike and the result
     // back.
     bool hadamard = false;
+    // V is the first v_dim dims of K and is not stored: multi-head latent attention in absorbed form (DeepSeek-V2, arXiv 2405.04434, section 2.1.2),
+    // where K is the latent vector with the rotated key that all heads share behind it. The V part has 0 bytes; attention turns the panels of K into
+    // groups of V for each tile, once for all rows, and gives the bits of pages that store V as well. Needs k_type fp32, bf16 or fp16, v_type equal
+    // to it, v_dim <= k_dim and no hadamard.
+    bool v_in_k = false;
     // Bytes from one head's record to the next and from one page to the next; 0 means tightly packed. Multiples of 64. An engine that has its
     // own blocks sets them to place records inside its memory.
     int64_t head_stride = 0;
@@ -84,6 +89,14 @@ constexpr const kv_preset* find_kv_preset(std::string_view name) noexcept {
     return nullptr;
 }
 
+// One layer of absorbed latent attention: 64 tokens of bf16 take 72 KiB, whatever the number of query heads.
+//
+//   const kv_layout latent{.kv_heads = 1, .k_dim = 576, .v_dim = 512, .v_in_k = true};          // 512 latent dims, 64 of the rotated key
+//   attention_problem problem{.heads = 128, .kv_heads = 1, .k_dim = 576, .v_dim = 512, .q_type = dtype::bf16};
+//   problem.scale = softmax_scale;                                                              // of the expanded head: 1 / sqrt(192) times mscale^2
+//   kv_append(pages, slots, latent_and_key, {}, {&rope, positions, {.first_dim = 512}});        // rotates the key's 64 dims
+//   run(plan, q, pages, out, {}, workspace);   // q [tokens, 128, 576]: W_uk^T q_nope, rotated q_rope; out [tokens, 128, 512] awaits W_uv
+
 // A view of count pages; page ids index it. base is 64-byte aligned. Plain data: copy it freely.
 struct kv_pages {
     std::byte* base = nullptr;
@@ -103,13 +116,14 @@ struct kv_append_rope {
 
 // Writes k [tokens, kv_heads, k_dim] and v [tokens, kv_heads, v_dim] into slots [tokens], rotating K and converting both to the page's types (to
 // nearest even, or quantised) on the way. k and v are fp32, bf16 or fp16; one of them may be absent (heads == 0): its part of the slots stays as it
-// is. Slots must differ from each other; one that is named twice is recognised as long as the slots form at most 64 runs of consecutive ones, else
-// the last token wins. Allocates nothing. Everything is validated before the first write: on any error nothing has changed. Thread-safe for different
-// slots, also in one page if the slots differ by g or more (V keeps g tokens in a word).
+// is. With kv_layout::v_in_k v must be absent. Slots must differ from each other; one that is named twice is recognised as long as the slots form at
+// most 64 runs of consecutive ones, else the last token wins. Allocates nothing. Everything is validated before the first write: on any error nothing
+// has changed. Thread-safe for different slots, also in one page if the slots differ by g or more (V keeps g tokens in a word).
 ROPEWALK_API status kv_append(const kv_pages& pages, std::span<const int64_t> slots, const_head_view k, const_head_view v,
                               const kv_append_rope& rope = {}, executor& on = default_executor()) noexcept;
 
-// The reverse: reads the values of slots [tokens] back into k and v (fp32, bf16 or fp16; rounded to nearest even), of which one may be absent. Rows
+// The reverse: reads the values of slots [tokens] back into k and v (fp32, bf16 or fp16; rounded to nearest even), of which one may be absent; with
+// kv_layout::v_in_k v receives the first v_dim dims of K. Rows
 // of skipped slots stay untouched; rows may not overlap; a slot may be read more than once.
 ROPEWALK_API status kv_gather(const kv_pages& pages, std::span<const int64_t> slots, head_view k, head_view v,
                               executor& on = default_executor()) noexcept;

@@ -33,7 +33,7 @@ struct workspace {
     uint32_t* bits;                                                               // [rows][tile_words] of a tile with drafted keys
     float* token_position;                                                        // [tile_tokens] of such a tile
     std::byte* k_tile;                                                            // plain K/V: the tile as panels
-    std::byte* v_tile;                                                            //            and as V groups
+    std::byte* v_tile;                                                            //            and as V groups; that of pages without V
     float* rows16;                                                                // 16 rows in fp32 on their way into a panel
     std::byte* relative;
     std::byte* v_clean;  // V without masked slots when one holds Inf or NaN, or int4 scales without theirs
@@ -66,7 +66,7 @@ workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
     w.bits = reinterpret_cast<uint32_t*>(take(rows * tile_words * 4));
     w.token_position = floats(tile_tokens);
     w.k_tile = take(plain ? tile_tokens / panel * panel_bytes(shape.k_type, shape.k_pad) : 0);
-    w.v_tile = take(plain ? v_bytes(shape.v_type, shape.v_pad, tile_tokens) : 0);
+    w.v_tile = take(plain || shape.v_in_k ? v_bytes(shape.v_type, shape.v_pad, tile_tokens) : 0);
     w.rows16 = floats(plain ? int64_t{panel} * std::max(shape.k_dim, shape.v_dim) : 0);
     w.relative = take(relative_scratch_bytes(shape, static_cast<int32_t>(rows)));
     w.v_clean = take(shape.v_type == int4 ? v_scale_bytes(shape.v_type, shape.v_pad, tile_tokens) : v_bytes(shape.v_type, shape.v_pad, tile_tokens));
@@ -119,6 +119,7 @@ struct walker {
     void grid_row(int32_t r, int64_t head, int64_t begin, int32_t tokens, float* out) const;
     void tree_row(int32_t r, int64_t head, int64_t begin, int32_t tokens, float* out) const;
     int64_t key_position(int64_t token) const;
+    void turn_keys(int64_t tile_first, int64_t begin, int64_t end);
     void load_tree(int64_t begin, int32_t tokens);
     uint32_t tree_bits(int32_t r, int64_t token) const;
     bool sees(int32_t r, int64_t token) const;
@@ -158,7 +159,7 @@ const std::byte* walker::k_at(int64_t tile_first, int64_t token) const {
 }
 
 const std::byte* walker::v_at(int64_t tile_first, int64_t token) const {
-    if (shape.page_tokens == 0) return w.v_tile + v_bytes(token - tile_first);
+    if (shape.page_tokens == 0 || shape.v_in_k) return w.v_tile + v_bytes(token - tile_first);
     return record(token) + shape.v_offset + v_bytes(token % shape.page_tokens);
 }
 
@@ -243,6 +244,16 @@ void walker::pack_plain(int64_t tile_first, int64_t begin, int64_t end) {
     }
 }
 
+// The panels of [begin, end) become V groups.
+void walker::turn_keys(int64_t tile_first, int64_t begin, int64_t end) {
+    for (int64_t token = begin; token < end;) {
+        const int64_t tokens = std::min(piece_tokens(token), end - token);
+        kernels.kv.k_to_v[shape.k_type](k_at(tile_first, token), shape.k_pad, static_cast<int32_t>(tokens / panel), shape.v_pad,
+                                        w.v_tile + v_bytes(token - tile_first));
+        token += tokens;
+    }
+}
+
 // What is fetched from `next` on while this tile is worked on; moves `next` behind the piece. Few rows read a line once: the next tile's K during
 // Q.K, its V during P.V, scales at once; DRAM answers at its own pace, and what is asked for a half tile ahead comes too late (simd/README.md). Many
 // rows work long on a line and need L2 for themselves: this tile's V during Q.K, the next one's K during P.V.
@@ -257,6 +268,7 @@ prefetch_run walker::fetch(int64_t& next, int64_t next_end, bool keys) const {
         if (token_scaled(shape.k_type)) touch(reinterpret_cast<const std::byte*>(k_scales_at(first)), tokens * 4);
         return {k_at(0, first), static_cast<int32_t>(k_bytes(tokens) / 64)};
     }
+    if (shape.v_in_k) return {};
     for (int32_t row = 0; row < scale_rows(); ++row) {
         touch(v_scales_at(first) + int64_t{row} * shape.page_tokens * v_scale_step(shape.v_type), tokens * v_scale_step(shape.v_type));
     }
@@ -466,6 +478,7 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
         scores(tile_first, begin, end, begin, end);
     }
     if (shape.relative.given) add_relative(tile_first, begin, end);
+    if (shape.v_in_k) turn_keys(tile_first, begin, end);
 
     const auto tokens = static_cast<int32_t>(end - begin);
     for (int32_t r = 0; r < rows; ++r) {

@@ -32,6 +32,7 @@ struct attend_shape {
     float bias_factor;         // includes log2(e), and the scale where the bias comes before it
     bool bias_before_softcap;  // also ALiBi
     bool hadamard;             // K and V are stored turned (kv_layout::hadamard)
+    bool v_in_k;               // pages hold no V: it is the first dims of K (kv_layout::v_in_k)
     relative_shape relative;
     // Pages; page_tokens == 0 stands for plain K/V.
     int32_t page_tokens;

@@ -128,6 +128,8 @@ struct kv_kernels {
     void (*hadamard)(float* row, int32_t dim);
     pack_function pack_k[kv_type_count];
     pack_function pack_v[kv_type_count];
+    // K panels [panels][k_dim / g][16][g] become V groups [panels * 16 / g][v_dim][g] of their first v_dim dims; dims as stored, zero from k_dim on.
+    void (*k_to_v[dtype_count])(const std::byte* k, int32_t k_dim, int32_t panels, int32_t v_dim, std::byte* v);
 };
 
 // ---- attention --------------------------------------------------------------------------------------------------------------------------

@@ -30,29 +30,31 @@ ROPEWALK_INLINE vf load_doubled(const float* p) {
 #endif
 }
 
-// p0 p2 p4 .. and p1 p3 p5 .. of the 2 * lanes floats at p.
-ROPEWALK_INLINE vf load_even(const float* p) {
+// a0 a2 .. b0 b2 .. and a1 a3 .. b1 b3 ..
+ROPEWALK_INLINE vf even_lanes(vf a, vf b) {
 #if ROPEWALK_X86_512
     const __m512i index = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    return vf(_mm512_permutex2var_ps(load(p), index, load(p + lanes)));
+    return vf(_mm512_permutex2var_ps(a, index, b));
 #elif defined(__x86_64__)
-    const __m256 shuffled = _mm256_shuffle_ps(load(p), load(p + lanes), 0x88);
-    return vf(_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(shuffled), 0xd8)));
+    return vf(_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)), 0xd8)));
 #else
-    return vf(vuzp1q_f32(load(p), load(p + lanes)));
+    return vf(vuzp1q_f32(a, b));
 #endif
 }
-ROPEWALK_INLINE vf load_odd(const float* p) {
+ROPEWALK_INLINE vf odd_lanes(vf a, vf b) {
 #if ROPEWALK_X86_512
     const __m512i index = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-    return vf(_mm512_permutex2var_ps(load(p), index, load(p + lanes)));
+    return vf(_mm512_permutex2var_ps(a, index, b));
 #elif defined(__x86_64__)
-    const __m256 shuffled = _mm256_shuffle_ps(load(p), load(p + lanes), 0xdd);
-    return vf(_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(shuffled), 0xd8)));
+    return vf(_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd)), 0xd8)));
 #else
-    return vf(vuzp2q_f32(load(p), load(p + lanes)));
+    return vf(vuzp2q_f32(a, b));
 #endif
 }
+
+// p0 p2 p4 .. and p1 p3 p5 .. of the 2 * lanes floats at p.
+ROPEWALK_INLINE vf load_even(const float* p) { return even_lanes(load(p), load(p + lanes)); }
+ROPEWALK_INLINE vf load_odd(const float* p) { return odd_lanes(load(p), load(p + lanes)); }
 
 // rows[i] lane j <-> rows[j] lane i.
 #if ROPEWALK_X86_512

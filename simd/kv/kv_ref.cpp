@@ -128,7 +128,20 @@ void hadamard(float* row, int32_t dim) {
 }
 
 template <int type>
+void k_to_v(const std::byte* k, int32_t k_dim, int32_t panels, int32_t v_dim, std::byte* v) {
+    const kv_part from = read_only(k, nullptr, panels * panel), to{v, nullptr, panels * panel};
+    for (int32_t t = 0; t < panels * panel; ++t) {
+        for (int32_t d = 0; d < v_dim; ++d) {
+            const float value = d < k_dim ? k_value<type>(from, k_dim, t, d) : 0.0f;
+            const place at = v_place<type>(to, v_dim, t, d);
+            store_code<type>(value, v + at.word, at.e);
+        }
+    }
+}
+
+template <int type>
 void fill_tensor_type(kv_kernels& table) {
+    table.k_to_v[type] = k_to_v<type>;
     table.load_row[type] = load_row<type>;
     table.store_row[type] = store_row<type>;
 }

@@ -129,7 +129,7 @@ result<attention_output> run_contiguous(const attention_case& c, executor& on) {
     return run_plan(c, plan, on, k_view(c), v_view(c));
 }
 
-result<attention_output> run_paged(const attention_case& c, int32_t page_tokens, executor& on) {
+result<attention_output> run_paged(const attention_case& c, int32_t page_tokens, executor& on, bool v_in_k) {
     const placement where = place(c.kv_lens, page_tokens);
     kv_layout layout;
     layout.k_type = layout.v_type = dtype::fp32;
@@ -137,13 +137,14 @@ result<attention_output> run_paged(const attention_case& c, int32_t page_tokens,
     layout.k_dim = c.problem.k_dim;
     layout.v_dim = c.problem.v_dim;
     layout.page_tokens = page_tokens;
+    layout.v_in_k = v_in_k;
     const status valid = layout.validate();
     if (!valid.ok()) return valid;
     const result<mapped_memory> memory = mapped_memory::create(where.page_count * layout.page_stride_bytes());
     if (!memory.ok()) return memory.state();
     std::memset(memory->data(), 0xff, static_cast<std::size_t>(memory->size()));
     const kv_pages pages{memory->data(), layout, where.page_count};
-    const status appended = kv_append(pages, where.slots, k_view(c), v_view(c), {}, on);
+    const status appended = kv_append(pages, where.slots, k_view(c), v_in_k ? const_head_view{} : v_view(c), {}, on);
     if (!appended.ok()) return appended;
 
     const std::vector<int64_t> q_indptr = offsets_of(c.q_lens);
@@ -166,6 +167,11 @@ result<attention_output> run_all_ways(const attention_case& c, comparison& check
         if (!paged.ok()) return paged;
         checks.same_bits(fmt::format("out, pages of {}", page_tokens), paged->out, plain->out);
         checks.same_bits(fmt::format("lse, pages of {}", page_tokens), paged->lse, plain->lse);
+        if (!c.v.empty()) continue;
+        const result<attention_output> latent = run_paged(c, page_tokens, on, true);
+        if (!latent.ok()) return latent;
+        checks.same_bits(fmt::format("out, pages of {} without V", page_tokens), latent->out, plain->out);
+        checks.same_bits(fmt::format("lse, pages of {} without V", page_tokens), latent->lse, plain->lse);
     }
     return plain;
 }

@@ -40,10 +40,12 @@ bool is_span(const std::vector<int64_t>& keep, const attention_span& span, int64
 // Plain K and V.
 result<attention_output> run_contiguous(const attention_case& c, executor& on);
 
-// The same K and V written into fp32 pages. Page ids are permuted and every byte that no token owns is NaN, so reading what was not written shows.
-result<attention_output> run_paged(const attention_case& c, int32_t page_tokens, executor& on);
+// The same K and V written into fp32 pages, V not if it is a view of K in them. Page ids are permuted and every byte that no token owns is NaN, so
+// reading what was not written shows.
+result<attention_output> run_paged(const attention_case& c, int32_t page_tokens, executor& on, bool v_in_k = false);
 
-// Contiguous and in pages of 16, 64 and 128 tokens: bits that differ between them are failures in `checks`. Returns the contiguous result.
+// Contiguous and in pages of 16, 64 and 128 tokens, also without V if c.v is empty: bits that differ between them are failures in `checks`. Returns
+// the contiguous result.
 result<attention_output> run_all_ways(const attention_case& c, comparison& checks, executor& on);
 
 }  // namespace ropewalk::toolkit

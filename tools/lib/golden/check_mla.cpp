@@ -1,4 +1,5 @@
 // Multi-head latent attention (DeepSeek): one shared K/V head of latent + rope dims whose first part is V as well.
+#include <ropewalk/rope.hpp>
 #include "tools/lib/golden/attention_case.hpp"
 #include "tools/lib/golden/check.hpp"
 
@@ -15,7 +16,8 @@ struct latent_inputs {
     std::vector<float> w_uk, w_uv;    // [heads, nope or value, latent]
 };
 
-latent_inputs inputs_of(golden_reader& golden) {
+// `suffix` chooses q_pe and k_pe: "_rot" as the model rotated them, "" before.
+latent_inputs inputs_of(golden_reader& golden, const std::string& suffix) {
     latent_inputs in;
     in.heads = golden.size("H");
     in.nope = golden.size("qk_nope_head_dim");
@@ -27,9 +29,9 @@ latent_inputs inputs_of(golden_reader& golden) {
     const tensor<float> q_nope = golden.floats("q_nope", {1, in.heads, any_extent, in.nope});
     in.tokens = q_nope.shape[2];
     in.q_nope = tokens_first<float>(q_nope.values, 1, in.heads, in.tokens, in.nope);
-    in.q_pe = tokens_first<float>(golden.floats("q_pe_rot", {1, in.heads, in.tokens, in.rope}).values, 1, in.heads, in.tokens, in.rope);
+    in.q_pe = tokens_first<float>(golden.floats("q_pe" + suffix, {1, in.heads, in.tokens, in.rope}).values, 1, in.heads, in.tokens, in.rope);
     in.ckv = golden.floats("ckv", {1, in.tokens, in.latent}).values;
-    in.k_pe = golden.floats("k_pe_rot", {1, 1, in.tokens, in.rope}).values;
+    in.k_pe = golden.floats("k_pe" + suffix, {1, 1, in.tokens, in.rope}).values;
     in.w_uk = golden.floats("w_uk", {in.heads, in.nope, in.latent}).values;
     in.w_uv = golden.floats("w_uv", {in.heads, in.value, in.latent}).values;
     return in;
@@ -90,26 +92,49 @@ attention_case expanded_case(const latent_inputs& in) {
     return c;
 }
 
+// Rotates the last dims of q and k. The model moves the pairs apart as well, in both alike, which no score shows.
+status rotate(attention_case& c, const latent_inputs& in, golden_reader& golden, executor& on) {
+    rope_spec spec;
+    const std::vector<float> inv_freq = golden.floats("inv_freq", {in.rope / 2}).values;
+    spec.inv_freq.assign(inv_freq.begin(), inv_freq.end());
+    spec.amplitude = golden.number("attention_factor");
+    golden.require(golden.flag("rope_interleave"), "params.rope_interleave must be true");
+    const std::vector<int64_t> positions = golden.integers("position_ids", {1, in.tokens}).values;
+    if (!golden.state().ok()) return golden.state();
+    const result<rope_table> table = rope_table::growing(spec);
+    if (!table.ok()) return table.state();
+    const attention_problem& p = c.problem;
+    return rope_apply(*table, positions, dense_view(static_cast<void*>(c.q.data()), dtype::fp32, in.tokens, p.heads, p.k_dim),
+                      dense_view(static_cast<void*>(c.k.data()), dtype::fp32, in.tokens, p.kv_heads, p.k_dim),
+                      {.pairing = rope_pairing::interleaved, .first_dim = p.k_dim - in.rope}, on);
+}
+
 }  // namespace
 
 status check_attention_mla(golden_reader& golden, comparison& checks, executor& on) {
-    const latent_inputs in = inputs_of(golden);
+    const latent_inputs in = inputs_of(golden, "_rot"), unrotated = inputs_of(golden, "");
     const tensor<double> latent = golden.doubles("latent_f64", {1, in.heads, in.tokens, in.latent});
     const tensor<double> out = golden.doubles("out_f64", {1, in.heads, in.tokens, in.value});
     const tensor<double> lse = golden.doubles("lse_f64", {1, in.heads, in.tokens});
     if (!golden.state().ok()) return {};
     const std::vector<double> lse_rows = tokens_first<double>(lse.values, 1, in.heads, in.tokens, 1);
+    const auto check = [&](const attention_case& c, const char* out_name, const char* lse_name, const std::vector<double>& expected) -> status {
+        const result<attention_output> got = run_all_ways(c, checks, on);
+        if (!got.ok()) return got.state();
+        checks.absolute(out_name, got->out, expected, attention_tolerance::plain);
+        checks.absolute(lse_name, got->lse, lse_rows, attention_tolerance::plain);
+        return {};
+    };
 
-    const result<attention_output> absorbed = run_all_ways(absorbed_case(in), checks, on);
-    if (!absorbed.ok()) return absorbed.state();
-    checks.absolute("latent out", absorbed->out, tokens_first<double>(latent.values, 1, in.heads, in.tokens, in.latent), attention_tolerance::plain);
-    checks.absolute("lse, absorbed", absorbed->lse, lse_rows, attention_tolerance::plain);
-
-    const result<attention_output> expanded = run_all_ways(expanded_case(in), checks, on);
-    if (!expanded.ok()) return expanded.state();
-    checks.absolute("out", expanded->out, tokens_first<double>(out.values, 1, in.heads, in.tokens, in.value), attention_tolerance::plain);
-    checks.absolute("lse", expanded->lse, lse_rows, attention_tolerance::plain);
-    return {};
+    const std::vector<double> latent_rows = tokens_first<double>(latent.values, 1, in.heads, in.tokens, in.latent);
+    const std::vector<double> out_rows = tokens_first<double>(out.values, 1, in.heads, in.tokens, in.value);
+    if (const status s = check(absorbed_case(in), "latent out", "lse, absorbed", latent_rows); !s.ok()) return s;
+    if (const status s = check(expanded_case(in), "out", "lse", out_rows); !s.ok()) return s;
+    attention_case absorbed = absorbed_case(unrotated), expanded = expanded_case(unrotated);
+    if (const status s = rotate(absorbed, in, golden, on); !s.ok()) return s;
+    if (const status s = rotate(expanded, in, golden, on); !s.ok()) return s;
+    if (const status s = check(absorbed, "latent out, rotated here", "lse, absorbed, rotated here", latent_rows); !s.ok()) return s;
+    return check(expanded, "out, rotated here", "lse, rotated here", out_rows);
 }
 
 }  // namespace ropewalk::toolkit
