@@ -2,6 +2,7 @@
 //
 //   score(i, j) = softcap(scale * q_i . k_j) - slope_h * |position_i - j|      over the keys j that query i sees
 //                                            or + bias_h(j - position_i)       (attention_bias.hpp; also inside of softcap or scale)
+//   with vector terms beside q_i . k_j where a problem has them (relative_attention.hpp)
 //   out_i       = sum_j softmax_j(score) v_j,      lse_i = ln sum_j exp(score)
 //
 // Conventions: query head h reads KV head h / (heads / kv_heads). A row that sees no key gives out 0 and lse -inf. Scores and sums are fp32.

@@ -30,6 +30,8 @@ TEST(bench, every_operation_gives_its_counters) {
                 {"decode_window1024", "bf16/h32x8x128/n16384", {"time_share", "work_share"}},
                 {"prefill", "bf16/h32x8x64/n512", {"GFLOP/s", "roof_share"}},
                 {"prefill_sink", "bf16/h32x8x128/n512", {"overhead"}},
+                {"encoder_deberta", "fp32/h12x12x64/n512", {"ratio", "workspace_MiB", "plain_workspace_MiB", "peak_growth_MiB"}},
+                {"encoder_xlnet", "fp32/h12x12x64/n512", {"ratio"}},
                 {"decode_resident", "bf16/h9x3x64/n256", {"over_kernels", "to_one_thread"}},
                 {"decode_gap", "bf16/h9x3x64/n256", {"over_back_to_back", "to_one_thread"}},
                 {"decode_threads", "bf16/h32x8x128/n16384t1", {"speedup", "roof_speedup"}},
