@@ -83,7 +83,7 @@ void append_job::append(const token_run& run, int32_t first_head, int32_t last_h
 
 // The rows of the run, once for all heads.
 void append_job::find_rope_rows(const token_run& run, float* scratch, const float** rows) const noexcept {
-    const runtime::rope_row_source source(*rope_.table, runtime::action_of(rope_.options), rope_.options.conjugate, rope_.positions, kernels_);
+    runtime::rope_row_source source(*rope_.table, runtime::action_of(rope_.options), rope_.options.conjugate, rope_.positions, kernels_);
     const int64_t row_floats = runtime::row_floats(rope_.table->spec());
     for (int32_t i = 0; i < run.count; ++i) rows[i] = source.row(run.token + i, scratch + i * row_floats);
 }
@@ -135,7 +135,7 @@ void append_job::append_v(const token_run& run, int32_t head) const noexcept {
 status check_append_rope(const kv_append_rope& rope, std::size_t tokens, const const_head_view& k) noexcept {
     if (rope.table == nullptr) return {};
     if (const status s = runtime::check_rope(*rope.table, rope.options); !s.ok()) return s;
-    if (rope.table->spec().axes() > 1) {
+    if (rope.table->axes() > 1) {
         if (const status s = runtime::check_streams("rope.positions", rope.positions.size(), static_cast<int64_t>(tokens), *rope.table); !s.ok()) {
             return s;
         }

@@ -64,8 +64,8 @@ status check_tensor(const char* name, const head_view& view, const stream_argume
     if (const status s = runtime::check_view(name, view, runtime::view_use::write); !s.ok()) return s;
     if (view.heads == 0) return {};
     const std::size_t given = streams.values.size();
-    const status tokens = table.spec().axes() > 1 ? runtime::check_streams(streams.name, given, view.tokens, table)
-                                                  : runtime::check_shape(name, view, {.tokens = static_cast<int64_t>(given)}, streams.reason);
+    const status tokens = table.axes() > 1 ? runtime::check_streams(streams.name, given, view.tokens, table)
+                                           : runtime::check_shape(name, view, {.tokens = static_cast<int64_t>(given)}, streams.reason);
     if (!tokens.ok()) return tokens;
     if (const status s = runtime::check_rope_heads(name, view.heads, table); !s.ok()) return s;
     return runtime::check_rope_slice(name, view.dim, table, options);
@@ -76,14 +76,14 @@ void turn_all(const rope_table& table, rope_action action, const rope_options& o
               const head_view& k_view, const simd::kernel_table& kernels, executor& on) noexcept {
     const int32_t pairs = table.pairs();
     const rope_spec& spec = table.spec();
-    const auto tokens = static_cast<int64_t>(angles.size()) / spec.axes();
+    const auto tokens = static_cast<int64_t>(angles.size()) / table.axes();
     const int64_t token_elements = (int64_t{q_view.heads} + k_view.heads) * 2 * pairs;
     if (token_elements == 0) return;
     const rotated_tensor q(q_view, runtime::turns_of_q(spec), pairs, action, kernels, options);
     const rotated_tensor k(k_view, runtime::turns_of_k(spec), pairs, action, kernels, options);
-    const runtime::rope_row_source source(table, action, options.conjugate, angles, kernels);
     const auto turn_block = [&](int64_t first, int64_t last) {
-        float scratch[runtime::max_row_floats];
+        runtime::rope_row_source source(table, action, options.conjugate, angles, kernels);
+        alignas(64) float scratch[runtime::max_row_floats];
         for (int64_t t = first; t < last; ++t) {
             if (action == rope_action::shift && source.still(t)) continue;
             const float* row = source.row(t, scratch);

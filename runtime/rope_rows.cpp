@@ -34,11 +34,12 @@ rope_row_source::rope_row_source(const rope_table& table, rope_action action, bo
     : table_(table),
       kernels_(kernels),
       positions_(positions.data()),
-      axes_(table.spec().axes()),
+      axes_(table.axes()),
       tokens_(static_cast<int64_t>(positions.size()) / axes_),
       amplitude_(wanted_amplitude(table.spec().amplitude, action)),
       of_table_(amplitude_ == table.spec().amplitude),
-      backwards_((action == rope_action::inverse) != conjugate) {}
+      backwards_((action == rope_action::inverse) != conjugate),
+      axis_of_pair_(table.spec().axis_of_pair.data()) {}
 
 bool rope_row_source::still(int64_t token) const noexcept {
     int64_t any = 0;
@@ -46,18 +47,23 @@ bool rope_row_source::still(int64_t token) const noexcept {
     return any == 0;
 }
 
-const float* rope_row_source::row(int64_t token, float* scratch) const noexcept {
+const float* rope_row_source::row(int64_t token, float* scratch) noexcept {
     const int64_t* position = positions_ + token;
     int64_t apart = 0;
     for (int32_t axis = 1; axis < axes_; ++axis) apart |= position[axis * tokens_] ^ *position;
-    return apart == 0 ? turned(*position, scratch) : composed(token, scratch);
+    if (apart != 0) return composed(position, scratch);
+    composed_ = nullptr;
+    return turned(*position, scratch);
 }
 
-const float* rope_row_source::composed(int64_t token, float* scratch) const noexcept {
-    float formed[max_rope_axes][2 * max_rope_pairs];
-    const float* rows[max_rope_axes];
-    for (int32_t axis = 0; axis < axes_; ++axis) rows[axis] = turned(positions_[axis * tokens_ + token], formed[axis]);
-    kernels_.rope.compose({rows, table_.spec().axis_of_pair.data(), axes_, table_.pairs(), scratch});
+const float* rope_row_source::composed(const int64_t* position, float* scratch) noexcept {
+    float formed[2 * max_rope_pairs];
+    for (int32_t axis = 0; axis < axes_; ++axis, position += tokens_) {
+        if (scratch == composed_ && composed_of_[axis] == *position) continue;
+        composed_of_[axis] = *position;
+        kernels_.rope.compose({turned(*position, formed), axis_of_pair_, axis, table_.pairs(), scratch});
+    }
+    composed_ = scratch;
     return scratch;
 }
 
@@ -132,7 +138,7 @@ status check_rope_heads(const char* name, int32_t heads, const rope_table& table
 }
 
 status check_streams(const char* name, std::size_t given, int64_t tokens, const rope_table& table) noexcept {
-    const int64_t axes = table.spec().axes();
+    const int64_t axes = table.axes();
     if (static_cast<int64_t>(given) == axes * tokens) return {};
     return refuse(status_code::invalid_argument, "%s has %zu entries; must be [axes][tokens] = %" PRId64 " x %" PRId64, name, given, axes, tokens);
 }

@@ -57,14 +57,15 @@ public:
     rope_row_source(const rope_table& table, rope_action action, bool conjugate, std::span<const int64_t> positions,
                     const simd::kernel_table& kernels) noexcept;
 
-    // The row of a token. It is the table's own memory where it can be, else it is formed in scratch [row_floats].
-    const float* row(int64_t token, float* scratch) const noexcept;
+    // The row of a token. It is the table's own memory where it can be, else it is formed in scratch [row_floats]. Of a row that the last call has
+    // left in the same scratch only those axes are formed whose position is another: along a row of an image, one.
+    const float* row(int64_t token, float* scratch) noexcept;
     // All positions of the token are 0.
     [[nodiscard]] bool still(int64_t token) const noexcept;
 
 private:
     const float* turned(int64_t position, float* scratch) const noexcept;
-    const float* composed(int64_t token, float* scratch) const noexcept;
+    const float* composed(const int64_t* position, float* scratch) noexcept;
 
     const rope_table& table_;
     const simd::kernel_table& kernels_;
@@ -74,6 +75,9 @@ private:
     double amplitude_;
     bool of_table_;  // the table's amplitude is the wanted one
     bool backwards_;
+    const uint8_t* axis_of_pair_;
+    const float* composed_ = nullptr;     // scratch that holds the row of ..
+    int64_t composed_of_[max_rope_axes];  // .. these positions
 };
 
 // The table has not been moved from, options are legal and the slice fits into the head of tensor `name`.

@@ -102,6 +102,7 @@ void compute_rope_row(const rope_spec& spec, int64_t distance, double amplitude,
 
 struct rope_table::state {
     rope_spec spec;
+    int32_t axes = 1;
     int64_t accepted = 0;                                 // positions 0 .. accepted - 1 are legal
     int64_t kept = 0;                                     // rows below are kept
     int64_t initial_rows = 0;                             // rows in `initial`
@@ -252,6 +253,7 @@ result<rope_table> rope_table::make(const rope_spec& spec, int64_t accepted, int
     try {
         auto made = std::make_unique<state>();
         made->spec = spec;
+        made->axes = spec.axes();
         made->accepted = runtime::mix_position_limit(spec, accepted);
         made->kept = kept;
         made->initial_rows = initial_rows;
@@ -272,6 +274,7 @@ const rope_spec& rope_table::spec() const noexcept {
     return state_ != nullptr ? state_->spec : nothing;
 }
 
+int32_t rope_table::axes() const noexcept { return state_ != nullptr ? state_->axes : 1; }
 int32_t rope_table::pairs() const noexcept { return static_cast<int32_t>(spec().inv_freq.size()); }
 int64_t rope_table::cached_bytes() const noexcept { return state_ != nullptr ? state_->bytes.load(std::memory_order_relaxed) : 0; }
 int64_t rope_table::max_position() const noexcept { return state_ != nullptr ? state_->accepted - 1 : -1; }

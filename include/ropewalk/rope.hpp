@@ -174,6 +174,7 @@ public:
 
     [[nodiscard]] const rope_spec& spec() const noexcept;
     [[nodiscard]] int32_t pairs() const noexcept;
+    [[nodiscard]] int32_t axes() const noexcept;  // spec().axes(), without counting
     [[nodiscard]] int64_t cached_bytes() const noexcept;
     // Largest position that is not refused.
     [[nodiscard]] int64_t max_position() const noexcept;
@@ -207,7 +208,7 @@ struct rope_options {
 };
 
 // Rotates q [tokens, heads, head_dim] and k [tokens, kv_heads, head_dim] in place; either may be absent (heads == 0). positions [axes][tokens] with
-// axes = table.spec().axes(), stream after stream: any order, repeats allowed; one stream for several axes is refused, not repeated. fp32, bf16, fp16
+// axes = table.axes(), stream after stream: any order, repeats allowed; one stream for several axes is refused, not repeated. fp32, bf16, fp16
 // (16-bit elements are rotated in fp32 and rounded once, to nearest even). Same bits for any number of threads, and for equal positions on all axes
 // as without axes. Refuses a dim that does not hold the slice, dim_stride != 1, overlapping rows of a tensor, any position that the table refuses
 // (nothing is rotated then), the inverse of xPos and FoPE, and with FoPE heads that are no multiple of its tables. Thread-safe on different tensors.

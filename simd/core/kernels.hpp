@@ -93,11 +93,11 @@ struct rotate_args {
 };
 using rotate_function = void (*)(const rotate_args&);
 
-// The row of a token with several positions: pair i comes from rows[axis[i]].
+// The pairs of one axis in the row of a token with several positions; all others stay.
 struct compose_args {
-    const float* const* rows;  // [axes] of cos [pairs], sin [pairs]
-    const uint8_t* axis;       // [pairs], below axes
-    int32_t axes;
+    const float* from;            // cos [pairs], sin [pairs]
+    const uint8_t* axis_of_pair;  // [pairs]
+    int32_t axis;
     int32_t pairs;
     float* row;  // cos [pairs], sin [pairs]
 };

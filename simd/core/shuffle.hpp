@@ -22,8 +22,8 @@ ROPEWALK_INLINE vf load_doubled(const float* p) {
     const __m512i index = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     return vf(_mm512_permutexvar_ps(index, _mm512_castps256_ps512(_mm256_loadu_ps(p))));
 #elif defined(__x86_64__)
-    const __m256i index = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
-    return vf(_mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), index));
+    const __m256i index = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);  // within each half, which a broadcast has filled alike
+    return vf(_mm256_permutevar_ps(_mm256_castsi256_ps(_mm256_broadcastsi128_si256(_mm_castps_si128(_mm_loadu_ps(p)))), index));
 #else
     const float32x2_t half = vld1_f32(p);
     return vf(vcombine_f32(vzip1_f32(half, half), vzip2_f32(half, half)));

@@ -25,6 +25,9 @@ namespace {
 struct vector_pair {
     vf first, second;
 };
+struct word_row {
+    vf c_even, c_odd, s_even, s_odd;
+};
 
 ROPEWALK_INLINE vector_pair turn(vf x0, vf x1, vf c, vf s) { return {fnmadd(x1, s, x0 * c), fmadd(x0, s, x1 * c)}; }
 
@@ -61,10 +64,6 @@ struct half_layout {
     }
 };
 
-struct word_row {
-    vf c_even, c_odd, s_even, s_odd;
-};
-
 // The same for bf16, two neighbouring pairs a word: no lane moves but those of cos and sin.
 struct half_words_layout {
     static constexpr int type_id = bf16;
@@ -85,25 +84,37 @@ struct half_words_layout {
     }
 };
 
-// Pairs (2i, 2i + 1): the partner comes by swapping neighbours, cos and sin are doubled, and the sign of sin alternates.
+// Pairs (2i, 2i + 1): the partner comes by swapping neighbours, cos and sin are doubled, and the sign of sin alternates. Two vectors of each a step.
 template <int type>
 struct interleaved_layout {
     static constexpr int type_id = type;
-    static constexpr int32_t width = lanes / 2;
+    static constexpr int32_t width = lanes;
     static constexpr bool halves = false;
-    using row_type = vector_pair;
-    using step_type = vf;
+    struct row_type {
+        vector_pair cos, sin;
+    };
+    using step_type = vector_pair;
 
     static ROPEWALK_INLINE row_type row(const float* cos, const float* sin, int32_t i) {
-        alignas(64) static constexpr uint32_t even_sign[16] = {0x80000000u, 0, 0x80000000u, 0, 0x80000000u, 0, 0x80000000u, 0,
-                                                               0x80000000u, 0, 0x80000000u, 0, 0x80000000u, 0, 0x80000000u, 0};
-        return {load_doubled(cos + i), as_float(as_int(load_doubled(sin + i)) ^ load_words(even_sign))};
+        constexpr int32_t next = lanes / 2;
+        return {{load_doubled(cos + i), load_doubled(cos + i + next)}, {alternating(sin + i), alternating(sin + i + next)}};
     }
     static ROPEWALK_INLINE step_type turned(const storage<type>* x, int32_t, int32_t i, const row_type& row) {
-        const vf value = load_as<type>(x + 2 * i);
-        return fmadd(swap_neighbours(value), row.second, value * row.first);
+        const vf first = load_as<type>(x + 2 * i), second = load_as<type>(x + 2 * i + lanes);
+        return {fmadd(swap_neighbours(first), row.sin.first, first * row.cos.first),
+                fmadd(swap_neighbours(second), row.sin.second, second * row.cos.second)};
     }
-    static ROPEWALK_INLINE void put(storage<type>* x, int32_t, int32_t i, step_type step) { store_as<type>(x + 2 * i, step); }
+    static ROPEWALK_INLINE void put(storage<type>* x, int32_t, int32_t i, const step_type& step) {
+        store_as<type>(x + 2 * i, step.first);
+        store_as<type>(x + 2 * i + lanes, step.second);
+    }
+
+private:
+    static ROPEWALK_INLINE vf alternating(const float* sin) {
+        alignas(64) static constexpr uint32_t even_sign[16] = {0x80000000u, 0, 0x80000000u, 0, 0x80000000u, 0, 0x80000000u, 0,
+                                                               0x80000000u, 0, 0x80000000u, 0, 0x80000000u, 0, 0x80000000u, 0};
+        return as_float(as_int(load_doubled(sin)) ^ load_words(even_sign));
+    }
 };
 
 // A pair of bf16 is a 32-bit word: no lane moves.
@@ -223,24 +234,23 @@ void rotate_moved(const rotate_args& args) {
     }
 }
 
-// Blended, one pass for any number of axes and any order of them: as cheap for interleaved axes as for sections.
+// Blended: as cheap for interleaved axes as for sections.
 void compose(const compose_args& args) {
     const int32_t pairs = args.pairs;
+    const uint8_t* axis_of_pair = args.axis_of_pair;
+    const float* from = args.from;
+    float* row = args.row;
+    const vf axis(static_cast<float>(args.axis));
     int32_t i = 0;
     for (; i + lanes <= pairs; i += lanes) {
-        const vf axis = to_float(load_u8(args.axis + i));
-        vf cos = load(args.rows[0] + i), sin = load(args.rows[0] + pairs + i);
-        for (int32_t a = 1; a < args.axes; ++a) {
-            const vmask here = axis == vf(static_cast<float>(a));
-            cos = select(here, load(args.rows[a] + i), cos);
-            sin = select(here, load(args.rows[a] + pairs + i), sin);
-        }
-        store(args.row + i, cos);
-        store(args.row + pairs + i, sin);
+        const vmask here = to_float(load_u8(axis_of_pair + i)) == axis;
+        store(row + i, select(here, load(from + i), load(row + i)));
+        store(row + pairs + i, select(here, load(from + pairs + i), load(row + pairs + i)));
     }
     for (; i < pairs; ++i) {
-        args.row[i] = args.rows[args.axis[i]][i];
-        args.row[pairs + i] = args.rows[args.axis[i]][pairs + i];
+        if (axis_of_pair[i] != args.axis) continue;
+        row[i] = from[i];
+        row[pairs + i] = from[pairs + i];
     }
 }
 

@@ -32,8 +32,9 @@ void rotate(const rotate_args& args) {
 
 void compose(const compose_args& args) {
     for (int32_t i = 0; i < args.pairs; ++i) {
-        args.row[i] = args.rows[args.axis[i]][i];
-        args.row[args.pairs + i] = args.rows[args.axis[i]][args.pairs + i];
+        if (args.axis_of_pair[i] != args.axis) continue;
+        args.row[i] = args.from[i];
+        args.row[args.pairs + i] = args.from[args.pairs + i];
     }
 }
 
