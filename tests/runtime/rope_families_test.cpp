@@ -287,6 +287,17 @@ TEST_F(rope_families, hf_f32_rows_are_those_of_the_rounded_product) {
     }
 }
 
+TEST_F(rope_families, position_0_turns_nothing_and_has_the_amplitude) {
+    for (const phase_mode phases : {phase_mode::exact, phase_mode::hf_f32}) {
+        for (const rope_spec& spec : all_families(phases)) {
+            std::vector<float> cos(32), sin(32);
+            ASSERT_TRUE(rope_table::growing(spec)->row(0, cos, sin).ok());
+            EXPECT_EQ(cos, std::vector<float>(32, static_cast<float>(spec.amplitude)));
+            EXPECT_EQ(sin, std::vector<float>(32, 0.0f));
+        }
+    }
+}
+
 TEST_F(rope_families, the_two_phase_modes_part_from_32k_on) {
     const rope_table exact = *rope_table::growing(taken(rope_spec::standard(128, 1e4))),
                      rounded = *rope_table::growing(taken(rope_spec::standard(128, 1e4, phase_mode::hf_f32)));

@@ -59,12 +59,13 @@ status check_rows(golden_reader& golden, const rope_table& table, const std::vec
 
 // Every expected value with the tolerance of so many units in the last place of its fp32 form.
 void check_ulps(const char* quantity, const std::vector<float>& got, const std::vector<float>& expected, double ulps, comparison& checks) {
+    const std::vector<double> wanted(expected.begin(), expected.end());
     std::vector<double> tolerance(expected.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
         const float size = std::fabs(expected[i]);
         tolerance[i] = ulps * (double{std::nextafter(size, std::numeric_limits<float>::infinity())} - double{size});
     }
-    checks.bounded(quantity, got, {expected.begin(), expected.end()}, tolerance);
+    checks.bounded(quantity, got, wanted, tolerance);
 }
 
 // The columns [tokens, pairs] of a table of transformers, which has each once, or twice: as halves or as neighbours.
