@@ -204,7 +204,8 @@ public:
     [[nodiscard]] std::string text() const {
         std::string text;
         for (std::size_t row = 0; row < rows; ++row) {
-            text += fmt::format("    {:4.1f} |{}\n", highest_ - static_cast<double>(row) * step(), lines_[row]);
+            const std::string line = lines_[row].substr(0, lines_[row].find_last_not_of(' ') + 1);
+            text += fmt::format("    {:4.1f} |{}\n", highest_ - static_cast<double>(row) * step(), line);
         }
         text += fmt::format("   log10 +{}\n  wavelength  pairs 0 to {}\n", std::string(width_, '-'), pairs_ - 1);
         return text;
