@@ -51,12 +51,16 @@ TEST(cli, bad_options_and_targets) {
 }
 
 TEST(cli, check_reports_one_line_a_file) {
-    ROPEWALK_RUN(p, "ropewalk-check", {small_golden, golden + "t5/buckets.safetensors"});
+    std::string whole = read_file(golden + "learned/gpt2.safetensors");
+    const size_t kind = whole.find(R"("kind":"learned")");
+    ASSERT_NE(kind, std::string::npos);
+    const temporary_file unknown(whole.replace(kind + 8, 7, "earned!"));
+    ROPEWALK_RUN(p, "ropewalk-check", {small_golden, unknown.path()});
     EXPECT_EQ(p.code, 0) << p.err;
     EXPECT_EQ(std::count(p.out.begin(), p.out.end(), '\n'), 4) << p.out;  // header, two files, summary
     EXPECT_NE(p.out.find("1 ok, 0 failed, 1 unsupported on "), std::string::npos) << p.out;
     EXPECT_EQ(p.out.find('\x1b'), std::string::npos);  // plain when it is no terminal
-    ROPEWALK_RUN(strict, "ropewalk-check", {"--strict", golden + "t5/buckets.safetensors"});
+    ROPEWALK_RUN(strict, "ropewalk-check", {"--strict", unknown.path()});
     EXPECT_EQ(strict.code, 3);
     ROPEWALK_RUN(kinds, "ropewalk-check", {"--list-kinds"});
     EXPECT_EQ(kinds.code, 0);
