@@ -441,16 +441,17 @@ void walker::load_bias(int64_t begin, int32_t tokens) {
 void walker::grid_row(int32_t r, int64_t head, int64_t begin, int32_t tokens, float* out) const {
     const attend_bias& bias = tensors.bias;
     const float* table = bias.data + head * bias.head_stride;
-    const int64_t class_tokens = bias.class_token ? 1 : 0, query = w.position[r] - class_tokens, line = 2 * int64_t{bias.width} - 1;
-    const float* of_class = table + (2 * int64_t{bias.height} - 1) * line;
+    const int64_t height = bias.height, width = bias.width, line = 2 * width - 1;
+    const int64_t class_tokens = bias.class_token ? 1 : 0, query = w.position[r] - class_tokens;
+    const float* of_class = table + (2 * height - 1) * line;
     int32_t t = 0;
     if (begin < class_tokens) out[t++] = of_class[query < 0 ? 2 : 1];
     if (query < 0) return std::fill(out + t, out + tokens, of_class[0]);
     const int64_t key = begin + t - class_tokens;
-    int64_t y = key / bias.width, x = key % bias.width;
-    for (; t < tokens && y < bias.height; ++y, x = 0) {
-        const float* from = table + (y - query / bias.width + bias.height - 1) * line + x - query % bias.width + bias.width - 1;
-        const auto run = static_cast<int32_t>(std::min<int64_t>(bias.width - x, tokens - t));
+    int64_t y = key / width, x = key % width;
+    const float* from = table + (y - query / width + height - 1) * line + x - query % width + width - 1;
+    for (; t < tokens && y < height; ++y, from += line - x, x = 0) {
+        const auto run = static_cast<int32_t>(std::min<int64_t>(width - x, tokens - t));
         for (int32_t i = 0; i < run; i += 4) std::memcpy(out + t + i, from + i, 16);
         t += run;
     }
