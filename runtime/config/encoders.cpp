@@ -9,15 +9,6 @@
 namespace ropewalk::runtime {
 namespace {
 
-absolute_positions learned(int64_t rows, int64_t offset, int32_t dim) {
-    absolute_positions absolute;
-    absolute.kind = position_encoding::learned;
-    absolute.rows = rows;
-    absolute.offset = offset;
-    absolute.dim = dim;
-    return absolute;
-}
-
 // Heads and head dim of the two stacks of Whisper and M2M100, whose names begin with encoder_ and decoder_.
 position_spec half_of(config_object& config, const model_type& type, const char* heads_key, int32_t width) {
     position_spec layer;

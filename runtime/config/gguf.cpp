@@ -205,7 +205,9 @@ void read_axes(gguf_keys& keys, const gguf_type& type, rope_rotation& rotation) 
         const std::string rule = "must be 3 or 4 counts that sum to " + std::to_string(rotation.parameters.rotary_dim / 2) + ", one for each pair";
         return keys.refuse_key("rope.dimension_sections", "a list with sum " + std::to_string(sum), rule.c_str());
     }
-    rotation.parameters.axis_of_pair = axes_of_sections(*sections, type.axes == axes_rule::interleaved);
+    const auto dealt = axes_of_sections(*sections, type.axes == axes_rule::interleaved ? axis_order::interleaved : axis_order::contiguous);
+    if (!dealt.ok()) return keys.refuse_key("rope.dimension_sections", "a list", dealt.state().text());
+    rotation.parameters.axis_of_pair = *dealt;
 }
 
 // Rope of layers with (`local`) or without a window. `all_dims` receives mscale_all_dim.
@@ -345,7 +347,7 @@ void read_alibi(gguf_keys& keys, const gguf_model& model, position_config& out) 
     position_spec layer = layer_of(keys, model, 0);
     if (alibi.max_exponent == 0.0) {  // MPT without ALiBi: a learned table
         layer.encoding = position_encoding::learned;
-        out.layers.absolute = {.kind = position_encoding::learned, .rows = model.context, .dim = model.hidden};
+        out.layers.absolute = learned(model.context, 0, model.hidden);
         out.max_positions = model.context;
     } else if (alibi.max_exponent < 0.0) {
         keys.refuse_key("attention.max_alibi_bias", std::to_string(alibi.max_exponent), "must be positive, or 0 for none");
@@ -374,7 +376,7 @@ void read_t5(gguf_keys& keys, const gguf_model& model, position_config& out) {
 }
 
 void read_learned(gguf_keys& keys, const gguf_model& model, position_config& out) {
-    out.layers.absolute = {.kind = position_encoding::learned, .rows = model.context, .dim = model.hidden};
+    out.layers.absolute = learned(model.context, 0, model.hidden);
     out.max_positions = model.context;
     append_layers(out.layers, layer_of(keys, model, 0), model.layers);
 }

@@ -141,7 +141,9 @@ void read_axes(config_object& keys, const rope_context& context, rope_parameters
     if (sections.size() != 3 || sum != p.rotary_dim / 2) {
         return keys.refuse("mrope_section", "must be 3 counts that sum to " + std::to_string(p.rotary_dim / 2) + ", one for each pair");
     }
-    p.axis_of_pair = axes_of_sections(sections, interleaved);
+    const auto axes = axes_of_sections(sections, interleaved ? axis_order::interleaved : axis_order::contiguous);
+    if (!axes.ok()) return keys.refuse("mrope_section", axes.state().text());
+    p.axis_of_pair = *axes;
 }
 
 }  // namespace

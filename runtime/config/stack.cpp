@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <new>
+#include <numeric>
+#include <utility>
 
 #include "runtime/refuse.hpp"
 
@@ -93,16 +95,23 @@ void append_layers(position_stack& stack, const position_spec& layer, int32_t co
 
 void append_layer(position_stack& stack, const position_spec& layer) { append_layers(stack, layer, 1); }
 
-std::vector<uint8_t> axes_of_sections(const std::vector<int64_t>& sections, bool interleaved) {
-    std::vector<uint8_t> axes;
-    for (std::size_t k = 0; k < sections.size(); ++k) axes.insert(axes.end(), static_cast<std::size_t>(sections[k]), static_cast<uint8_t>(k));
-    if (interleaved) {
-        for (std::size_t i = 0; i < axes.size(); ++i) {
-            const std::size_t k = i % 3;
-            axes[i] = k > 0 && k < sections.size() && static_cast<int64_t>(i) < 3 * sections[k] ? static_cast<uint8_t>(k) : uint8_t{0};
-        }
-    }
-    return axes;
+absolute_positions learned(int64_t rows, int64_t offset, int32_t dim) {
+    absolute_positions absolute;
+    absolute.kind = position_encoding::learned;
+    absolute.rows = rows;
+    absolute.offset = offset;
+    absolute.dim = dim;
+    return absolute;
+}
+
+result<std::vector<uint8_t>> axes_of_sections(std::span<const int64_t> sections, axis_order order) {
+    std::vector<int32_t> counts(sections.begin(), sections.end());
+    while (counts.size() > 3 && counts.back() == 0) counts.pop_back();
+    rope_spec pairs;
+    pairs.inv_freq.resize(static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), 0)));
+    result<rope_spec> spec = with_axes(pairs, order, counts);
+    if (!spec.ok()) return spec.state();
+    return std::move(spec->axis_of_pair);
 }
 
 status finish_rotation(rope_rotation& rotation, int32_t k_dim) noexcept {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ropewalk/position_spec.hpp>
+#include <ropewalk/rope_axes.hpp>
 
 namespace ropewalk::runtime {
 
@@ -11,9 +12,11 @@ constexpr int32_t max_config_layers = 4096;
 void append_layer(position_stack& stack, const position_spec& layer);
 void append_layers(position_stack& stack, const position_spec& layer, int32_t count);
 
-// [sum of sections] axis of every pair: section k belongs to axis k (contiguous: Qwen2-VL), or, with s_1 and s_2 the second and third section, pair i
-// to axis 1 if i % 3 == 1 and i < 3 s_1, to axis 2 if i % 3 == 2 and i < 3 s_2, else to axis 0 (interleaved: Qwen3-VL).
-std::vector<uint8_t> axes_of_sections(const std::vector<int64_t>& sections, bool interleaved);
+// A learned table.
+absolute_positions learned(int64_t rows, int64_t offset, int32_t dim);
+
+// axis_of_pair of as many pairs as the sections have together, and the refusals of with_axes(). Sections of 0 at the end are left out.
+result<std::vector<uint8_t>> axes_of_sections(std::span<const int64_t> sections, axis_order order);
 
 // Fills rotation.spec from rotation.parameters; refuses a slice that leaves the head.
 status finish_rotation(rope_rotation& rotation, int32_t k_dim) noexcept;
