@@ -62,7 +62,7 @@ status kv_gather(const kv_pages& pages, std::span<const int64_t> slots, head_vie
                     kernels->kv.store_row[static_cast<int>(k.type)](row, runtime::row_address(k, token, head), pages.layout.k_dim);
                 }
                 if (v.heads != 0) {
-                    pages.layout.v_in_k ? read_k(pages, slot, head, row) : read_v(pages, slot, head, row);
+                    pages.layout.v_in_k ? runtime::read_k(pages, slot, head, row) : read_v(pages, slot, head, row);
                     if (pages.layout.hadamard) kernels->kv.hadamard(row, pages.layout.v_dim);
                     kernels->kv.store_row[static_cast<int>(v.type)](row, runtime::row_address(v, token, head), pages.layout.v_dim);
                 }

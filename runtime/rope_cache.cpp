@@ -130,9 +130,9 @@ status kv_rerotate(const kv_pages& pages, std::span<const int64_t> slots, std::s
         return refuse(status_code::invalid_argument, "the amplitude of to is %g times that of from; must be 2^-100 .. 2^100", ratio);
     }
     // R_to(p) R_from(p)^-1: a turn by the difference of the angles. Both rows carry their amplitudes.
-    const runtime::rope_row_source old_rows(from, runtime::rope_action::rotate, options.conjugate, positions, *kernels);
-    const runtime::rope_row_source new_rows(to, runtime::rope_action::rotate, options.conjugate, positions, *kernels);
     turn_keys(pages, slots, pairs, options, *kernels, on, [&](int64_t token, float* by) {
+        runtime::rope_row_source old_rows(from, runtime::rope_action::rotate, options.conjugate, positions, *kernels);
+        runtime::rope_row_source new_rows(to, runtime::rope_action::rotate, options.conjugate, positions, *kernels);
         float old_scratch[2 * runtime::max_rope_pairs], new_scratch[2 * runtime::max_rope_pairs];
         const float *before = old_rows.row(token, old_scratch), *after = new_rows.row(token, new_scratch);
         const double scale = 1.0 / (amplitude * amplitude);
@@ -153,9 +153,10 @@ status kv_shift(const kv_pages& pages, std::span<const int64_t> slots, std::span
     if (kernels == nullptr) return s;
     if (s = check_turn(pages, slots, "deltas", deltas, table, options); !s.ok()) return s;
     if (s = runtime::check_deltas(deltas, table); !s.ok()) return s;
-    const runtime::rope_row_source source(table, runtime::rope_action::shift, options.conjugate, deltas, *kernels);
-    turn_keys(pages, slots, table.pairs(), options, *kernels, on,
-              [&](int64_t token, float* scratch) { return source.still(token) ? nullptr : source.row(token, scratch); });
+    turn_keys(pages, slots, table.pairs(), options, *kernels, on, [&](int64_t token, float* scratch) -> const float* {
+        runtime::rope_row_source source(table, runtime::rope_action::shift, options.conjugate, deltas, *kernels);
+        return source.still(token) ? nullptr : source.row(token, scratch);
+    });
     return {};
 }
 

@@ -41,6 +41,7 @@ enum class phase_mode : int32_t { exact = 0, hf_f32 = 1 };
 struct xpos_scaling {
     double base = 0.0;  // 0: no xPos; 512 in flash-attn and MPT
     double center = 0.0;
+    bool operator==(const xpos_scaling&) const = default;
 };
 
 // FoPE (Hua et al., arXiv 2412.17739): every channel mixes all frequencies, by tables of each KV head h:
@@ -50,6 +51,7 @@ struct fope_mix {
     int32_t heads = 0;  // 0: no FoPE; 1: one table for all heads (fope_sep_head false)
     int32_t frequencies = 0;
     std::vector<float> cos_mix, sin_mix;  // [heads][frequencies][frequencies]
+    bool operator==(const fope_mix&) const = default;
 };
 
 // Frequencies and amplitude: what distinguishes the families. Plain data; may be filled by hand.
