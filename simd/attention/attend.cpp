@@ -16,6 +16,7 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + mu
 constexpr int64_t round_down(int64_t value, int64_t multiple) { return value / multiple * multiple; }
 
 constexpr int64_t bias_stride = tile_tokens + panel;  // runs of a grid are copied by fours and end up to three floats later
+constexpr int32_t bias_rows = 8;                      // go through softmax at once: what is copied for them stays in L1
 
 // Everything that one worker needs beside its inputs, carved out of the caller's scratch.
 struct workspace {
@@ -28,8 +29,9 @@ struct workspace {
     float *m, *alpha, *total_m, *total_l, *slope, *distance, *exponent, *factor;  // [rows]
     int32_t *first, *last;                                                        // [rows] in the tile
     int64_t *position, *seen_first, *seen_last;                                   // [rows] in the sequence
-    const float** bias;                                                           // [rows] of a tile: where their values are
-    float* bias_values;                                                           // [rows][bias_stride] for those that lie nowhere as they are
+    const float** bias_table;                                                     // [rows] of the row's head (and token, if each has values)
+    const float** bias;                                                           // [bias_rows] of a tile: where their values are
+    float* bias_values;                                                           // [bias_rows][bias_stride] for those that lie nowhere as they are
     uint32_t* bits;                                                               // [rows][tile_words] of a tile with drafted keys
     float* token_position;                                                        // [tile_tokens] of such a tile
     std::byte* k_tile;                                                            // plain K/V: the tile as panels
@@ -61,8 +63,10 @@ workspace carve(const attend_shape& shape, int64_t rows, std::byte* base) {
     w.first = reinterpret_cast<int32_t*>(take(rows * 4));
     w.last = reinterpret_cast<int32_t*>(take(rows * 4));
     for (int64_t** array : {&w.position, &w.seen_first, &w.seen_last}) *array = reinterpret_cast<int64_t*>(take(rows * 8));
-    w.bias = reinterpret_cast<const float**>(take(shape.bias != bias_kind::none ? rows * 8 : 0));
-    w.bias_values = floats(shape.bias != bias_kind::none ? rows * bias_stride : 0);
+    const bool biased = shape.bias != bias_kind::none;
+    w.bias_table = reinterpret_cast<const float**>(take(biased ? rows * 8 : 0));
+    w.bias = reinterpret_cast<const float**>(take(biased ? bias_rows * 8 : 0));
+    w.bias_values = floats(biased ? bias_rows * bias_stride : 0);
     w.bits = reinterpret_cast<uint32_t*>(take(rows * tile_words * 4));
     w.token_position = floats(tile_tokens);
     w.k_tile = take(plain ? tile_tokens / panel * panel_bytes(shape.k_type, shape.k_pad) : 0);
@@ -115,9 +119,9 @@ struct walker {
     bool masks_non_finite(const v_run& run, int64_t first) const;
     void values_row(const pv_args& all, int64_t begin, int32_t r);
     void pack_plain(int64_t tile_first, int64_t begin, int64_t end);
-    void load_bias(int64_t begin, int32_t tokens);
-    void grid_row(int32_t r, int64_t head, int64_t begin, int32_t tokens, float* out) const;
-    void tree_row(int32_t r, int64_t head, int64_t begin, int32_t tokens, float* out) const;
+    void load_bias(int32_t first_row, int32_t count, int64_t begin, int32_t tokens);
+    void grid_row(int32_t r, int64_t begin, int32_t tokens, float* out) const;
+    void tree_row(int32_t r, int64_t begin, int32_t tokens, float* out) const;
     int64_t key_position(int64_t token) const;
     void turn_keys(int64_t tile_first, int64_t begin, int64_t end);
     void load_tree(int64_t begin, int32_t tokens);
@@ -207,6 +211,9 @@ void walker::load_block(const attend_block& loaded, int32_t first_row) {
         w.seen_first[r] = range.first;
         w.seen_last[r] = range.last;
         if (shape.alibi) w.slope[r] = tensors.slopes[head];
+        if (shape.bias != bias_kind::none) {
+            w.bias_table[r] = tensors.bias.data + (loaded.q_row + token) * tensors.bias.token_stride + head * tensors.bias.head_stride;
+        }
     }
 }
 
@@ -410,37 +417,32 @@ int64_t walker::key_position(int64_t token) const {
     return block.tree_depths == nullptr || key < 0 || key >= block.drafted ? token : drafted + block.tree_depths[key];
 }
 
-// Points w.bias at the values of the tokens begin .. begin + tokens - 1 for each row.
-void walker::load_bias(int64_t begin, int32_t tokens) {
+// Points w.bias at the values of the tokens begin .. begin + tokens - 1 for rows first_row .. first_row + count - 1.
+void walker::load_bias(int32_t first_row, int32_t count, int64_t begin, int32_t tokens) {
     const attend_bias& bias = tensors.bias;
     const bool tree = block.tree_depths != nullptr && begin + tokens > first_drafted(block);
-    for (int32_t b = 0, r = 0; b < blocks; ++b) {
-        const attend_block& rows_of = (&block)[b];
-        for (int32_t i = 0; i < rows_of.tokens * shape.group; ++i, ++r) {
-            const int64_t head = int64_t{rows_of.kv_head} * shape.group + i % shape.group;
-            float* values = w.bias_values + r * bias_stride;
-            w.bias[r] = values;
-            if (shape.bias == bias_kind::rows) {
-                const int64_t count = std::clamp<int64_t>(bias.keys - begin, 0, tokens);
-                const float* from = bias.data + (rows_of.q_row + i / shape.group) * bias.token_stride + head * bias.head_stride + begin;
-                std::copy_n(from, count, values);
-                std::fill(values + count, values + tokens, 0.0f);
-            } else if (shape.bias == bias_kind::grid) {
-                grid_row(r, head, begin, tokens, values);
-            } else if (tree) {
-                tree_row(r, head, begin, tokens, values);
-            } else {
-                const int64_t at = std::clamp<int64_t>(begin - w.position[r] - bias.first, -tile_tokens, bias.count);
-                w.bias[r] = bias.data + head * bias.head_stride + tile_tokens + at;
-            }
+    for (int32_t i = 0; i < count; ++i) {
+        const int32_t r = first_row + i;
+        float* values = w.bias_values + i * bias_stride;
+        w.bias[i] = values;
+        if (shape.bias == bias_kind::rows) {
+            const int64_t given = std::clamp<int64_t>(bias.keys - begin, 0, tokens);
+            std::copy_n(w.bias_table[r] + begin, given, values);
+            std::fill(values + given, values + tokens, 0.0f);
+        } else if (shape.bias == bias_kind::grid) {
+            grid_row(r, begin, tokens, values);
+        } else if (tree) {
+            tree_row(r, begin, tokens, values);
+        } else {
+            w.bias[i] = w.bias_table[r] + tile_tokens + std::clamp<int64_t>(begin - w.position[r] - bias.first, -tile_tokens, bias.count);
         }
     }
 }
 
 // Runs of the table, one for each row of the grid.
-void walker::grid_row(int32_t r, int64_t head, int64_t begin, int32_t tokens, float* out) const {
+void walker::grid_row(int32_t r, int64_t begin, int32_t tokens, float* out) const {
     const attend_bias& bias = tensors.bias;
-    const float* table = bias.data + head * bias.head_stride;
+    const float* table = w.bias_table[r];
     const int64_t height = bias.height, width = bias.width, line = 2 * width - 1;
     const int64_t class_tokens = bias.class_token ? 1 : 0, query = w.position[r] - class_tokens;
     const float* of_class = table + (2 * height - 1) * line;
@@ -459,9 +461,9 @@ void walker::grid_row(int32_t r, int64_t head, int64_t begin, int32_t tokens, fl
 }
 
 // Positions of drafted keys follow their depth in the tree, not their order.
-void walker::tree_row(int32_t r, int64_t head, int64_t begin, int32_t tokens, float* out) const {
+void walker::tree_row(int32_t r, int64_t begin, int32_t tokens, float* out) const {
     const attend_bias& bias = tensors.bias;
-    const float* table = bias.data + head * bias.head_stride + tile_tokens;
+    const float* table = w.bias_table[r] + tile_tokens;
     for (int32_t t = 0; t < tokens; ++t) {
         out[t] = table[std::clamp<int64_t>(key_position(begin + t) - w.position[r] - bias.first, 0, bias.count - 1)];
     }
@@ -489,12 +491,18 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     }
     const bool tree = last > first_drafted(block);
     if (tree) load_tree(begin, tokens);
-    if (shape.bias != bias_kind::none) load_bias(begin, tokens);
     float* s = w.scores + (begin - tile_first);
     std::byte* p = w.p + (begin - tile_first) * p_bytes();
-    kernels.attention.softmax[shape.pv_arithmetic](
-        {s, tile_tokens, rows, tokens, w.first, w.last, shape.scale, shape.softcap, shape.alibi ? w.slope : nullptr, w.distance, w.m, w.alpha, w.l, p,
-         tree ? w.bits : nullptr, w.token_position, shape.bias != bias_kind::none ? w.bias : nullptr, shape.bias_factor, shape.bias_before_softcap});
+    const bool biased = shape.bias != bias_kind::none;
+    for (int32_t r = 0, count; r < rows; r += count) {
+        count = biased ? std::min(bias_rows, rows - r) : rows;
+        if (biased) load_bias(r, count, begin, tokens);
+        kernels.attention.softmax[shape.pv_arithmetic]({s + int64_t{r} * tile_tokens, tile_tokens, count, tokens, w.first + r, w.last + r,
+                                                        shape.scale, shape.softcap, shape.alibi ? w.slope : nullptr, w.distance + r, w.m + r,
+                                                        w.alpha + r, w.l + int64_t{r} * sum_lanes, p + int64_t{r} * tile_tokens * p_bytes(),
+                                                        tree ? w.bits + r * tile_words : nullptr, w.token_position, biased ? w.bias : nullptr,
+                                                        shape.bias_factor, shape.bias_before_softcap});
+    }
     const int64_t unit = shape.pv_arithmetic == dot_integer ? panel : word_elements(shape.v_type);
     values(tile_first, round_down(first, unit), round_up(last, unit), next_first, next_end);
 }
