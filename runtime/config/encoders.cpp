@@ -111,7 +111,7 @@ void read_deberta(config_object& config, const model_type& type, position_config
         terms.normalise = norm == "layer_norm";
     }
     const bool relative = config.flag({"relative_attention"}, false), absolute = config.flag({"position_biased_input"}, true);
-    if (absolute) out.layers.absolute = learned(g.max_positions, 0, g.hidden);
+    if (absolute) out.layers.absolute = learned_table(g.max_positions, 0, g.hidden);
     layer.encoding = relative ? position_encoding::deberta : absolute ? position_encoding::learned : position_encoding::none;
     if (!relative) terms = {};
     append_layers(out.layers, layer, g.layers);
@@ -129,7 +129,7 @@ void read_bert(config_object& config, const model_type& type, position_config& o
     if (kind == "relative_key") layer.encoding = position_encoding::relative_key;
     if (kind == "relative_key_query") layer.encoding = position_encoding::relative_key_query;
     if (kind == "absolute") {
-        out.layers.absolute = learned(g.max_positions, first, g.hidden);
+        out.layers.absolute = learned_table(g.max_positions, first, g.hidden);
         out.layers.absolute.skips_padding = offset;
     } else if (layer.encoding == position_encoding::learned) {
         config.refuse("position_embedding_type", "must be absolute, relative_key or relative_key_query", status_code::unsupported);
@@ -142,7 +142,7 @@ void read_bert(config_object& config, const model_type& type, position_config& o
 void read_gpt2(config_object& config, const model_type& type, position_config& out) {
     const model_geometry g = read_geometry(config, type);
     out.max_positions = g.max_positions;
-    out.layers.absolute = learned(g.max_positions, 0, g.hidden);
+    out.layers.absolute = learned_table(g.max_positions, 0, g.hidden);
     const bool scaled = config.flag({"scale_attn_weights"}, true), by_layer = config.flag({"scale_attn_by_inverse_layer_idx"}, false);
     for (int32_t i = 0; i < g.layers; ++i) {
         position_spec layer = g.layer;
@@ -155,7 +155,7 @@ void read_gpt2(config_object& config, const model_type& type, position_config& o
 void read_opt(config_object& config, const model_type& type, position_config& out) {
     const model_geometry g = read_geometry(config, type);
     out.max_positions = g.max_positions;
-    out.layers.absolute = learned(g.max_positions + 2, 2, config.small({"hidden_size"}, g.hidden, 1, 1 << 20));
+    out.layers.absolute = learned_table(g.max_positions + 2, 2, config.small({"hidden_size"}, g.hidden, 1, 1 << 20));
     out.layers.absolute.skips_padding = true;
     position_spec layer = g.layer;
     layer.encoding = position_encoding::learned;
@@ -165,7 +165,7 @@ void read_opt(config_object& config, const model_type& type, position_config& ou
 void read_whisper(config_object& config, const model_type& type, position_config& out) {
     read_encoder_decoder(config, type, position_encoding::sinusoidal, position_encoding::learned, out);
     out.max_positions = config.integer({"max_target_positions"}, type.max_position);
-    out.layers.absolute = learned(out.max_positions, 0, out.layers.absolute.dim);
+    out.layers.absolute = learned_table(out.max_positions, 0, out.layers.absolute.dim);
     absolute_positions& encoder = out.encoder.absolute;
     encoder.kind = position_encoding::sinusoidal;
     encoder.sinusoid = sinusoid_spec::whisper(encoder.dim);

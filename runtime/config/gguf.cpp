@@ -347,7 +347,7 @@ void read_alibi(gguf_keys& keys, const gguf_model& model, position_config& out) 
     position_spec layer = layer_of(keys, model, 0);
     if (alibi.max_exponent == 0.0) {  // MPT without ALiBi: a learned table
         layer.encoding = position_encoding::learned;
-        out.layers.absolute = learned(model.context, 0, model.hidden);
+        out.layers.absolute = learned_table(model.context, 0, model.hidden);
         out.max_positions = model.context;
     } else if (alibi.max_exponent < 0.0) {
         keys.refuse_key("attention.max_alibi_bias", std::to_string(alibi.max_exponent), "must be positive, or 0 for none");
@@ -376,7 +376,7 @@ void read_t5(gguf_keys& keys, const gguf_model& model, position_config& out) {
 }
 
 void read_learned(gguf_keys& keys, const gguf_model& model, position_config& out) {
-    out.layers.absolute = learned(model.context, 0, model.hidden);
+    out.layers.absolute = learned_table(model.context, 0, model.hidden);
     out.max_positions = model.context;
     append_layers(out.layers, layer_of(keys, model, 0), model.layers);
 }

@@ -95,7 +95,7 @@ void read_mpt(config_object& config, const model_type& type, position_config& ou
         layer.rope = read_mpt_rope(attention, g);
     } else if (learned) {
         layer.encoding = position_encoding::learned;
-        out.layers.absolute = learned(g.max_positions, 0, g.hidden);
+        out.layers.absolute = learned_table(g.max_positions, 0, g.hidden);
     }
     if (layer.encoding != position_encoding::alibi) layer.alibi = {};
     attention.refuse_unread({}, "is not known in attn_config");

@@ -95,7 +95,7 @@ void append_layers(position_stack& stack, const position_spec& layer, int32_t co
 
 void append_layer(position_stack& stack, const position_spec& layer) { append_layers(stack, layer, 1); }
 
-absolute_positions learned(int64_t rows, int64_t offset, int32_t dim) {
+absolute_positions learned_table(int64_t rows, int64_t offset, int32_t dim) {
     absolute_positions absolute;
     absolute.kind = position_encoding::learned;
     absolute.rows = rows;

@@ -13,7 +13,7 @@ void append_layer(position_stack& stack, const position_spec& layer);
 void append_layers(position_stack& stack, const position_spec& layer, int32_t count);
 
 // A learned table.
-absolute_positions learned(int64_t rows, int64_t offset, int32_t dim);
+absolute_positions learned_table(int64_t rows, int64_t offset, int32_t dim);
 
 // axis_of_pair of as many pairs as the sections have together, and the refusals of with_axes(). Sections of 0 at the end are left out.
 result<std::vector<uint8_t>> axes_of_sections(std::span<const int64_t> sections, axis_order order);

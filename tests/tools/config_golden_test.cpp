@@ -46,8 +46,8 @@ TEST(config_golden, rope_of_every_configuration) {
         ASSERT_TRUE(config.ok()) << config.state().text();
         const position_spec& layer = layer_of(*config, params);
         ASSERT_EQ(layer.encoding, position_encoding::rope);
-        EXPECT_EQ(layer.rope.pairing, style == "half" ? rope_pairing::half : rope_pairing::interleaved);
-        EXPECT_EQ(layer.rope.writes_halves, style == "interleaved_in_half_out");
+        const rope_pairing neighbours = style == "interleaved" ? rope_pairing::interleaved : rope_pairing::interleaved_in_half_out;
+        EXPECT_EQ(layer.rope.pairing, style == "half" ? rope_pairing::half : neighbours);
         const result<rope_spec> spec = layer.rope.parameters.at(params.value("seq_len", int64_t{0}));
         ASSERT_TRUE(spec.ok()) << spec.state().text();
         const result<std::vector<double>> inv_freq = file->doubles("inv_freq_f64"), amplitude = file->doubles("attention_factor_f64");
