@@ -103,9 +103,13 @@ TEST_F(tampered_golden, parameters_of_the_wrong_type_are_named) {
     EXPECT_STREQ(check(replaced(name, R"(\"scale\": 0.125)", R"(\"scalf\": 0.125)")).state().text(), "params.scale is null; must be a number");
 }
 
-TEST_F(tampered_golden, sections_that_do_not_sum_are_refused) {
-    EXPECT_STREQ(check(replaced("rope/qwen2vl_mrope_16_24_24_d128.safetensors", "[16, 24, 24]", "[16, 24, 25]")).state().text(),
-                 "sections sum to 65; must be rotary_dim / 2 = 64");
+TEST_F(tampered_golden, sections_that_do_not_sum_fail) {
+    const result<check_result> checked =
+        check(replaced("rope/qwen2vl_mrope_16_24_24_d128.safetensors", R"(\"contiguous\", \"mrope_section\": [16, 24, 24])",
+                       R"(\"contiguous\", \"mrope_section\": [16, 24, 25])"));
+    ASSERT_TRUE(checked.ok()) << checked.state().text();
+    EXPECT_EQ(checked->outcome, verdict::failed);
+    EXPECT_EQ(checked->note, "sections sum to 65; must be rotary_dim / 2 = 64");
 }
 
 TEST_F(tampered_golden, flipped_bytes_never_crash) {
