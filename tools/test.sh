@@ -29,7 +29,8 @@ if grep -qw avx512f /proc/cpuinfo; then has_avx512=1; fi
 # What is too slow for a sanitizer or an emulated processor and tells nothing new there: long sequences, checked in full by `release`.
 long='*B06*:*C20*:*D20*:*F06*'
 # Many shapes of the same: two minutes on each of qemu's processors.
-many='types/*matches_definition*:types/*same_bits*:types/*chain_is_causal*:all/cascade_types*'
+many='types/*matches_definition*:types/*same_bits*:types/*chain_is_causal*:all/cascade_types*:relative_attention.matches_definition'
+many+=':relative_attention.workspace*'
 # Thread sanitizer: whatever runs on more than one thread.
 single='attention.*:*attention_shapes*:attention_merge.*:attention_invariance.batch*:*C20*'
 # An -O0 build under emulation: a little of everything, for instructions that are too new.
@@ -39,7 +40,7 @@ brief+=':*fold*:*non_finite*-*F03_environment_variable'
 
 # On an emulated processor with AVX-512: all kernels, and attention as a whole.
 kernels='kv_kernels*:kv_packing*:kv_quantised*:rope_kernels*:dispatch.*:targets/*:attention.*:attention_merge*:types/*masks*:types/*peaked*'
-kernels+=":types/*masked_slots*:quantised_*-$long"
+kernels+=":types/*masked_slots*:quantised_*:k_to_v*:attention_bias_test.t5*-$long"
 
 # Sets `options`: what a stage's build is, for `cmake`.
 configuration() {
