@@ -30,9 +30,9 @@ if grep -qw avx512f /proc/cpuinfo; then has_avx512=1; fi
 long='*B06*:*C20*:*D20*:*F06*'
 # Many shapes of the same: two minutes on each of qemu's processors.
 many='types/*matches_definition*:types/*same_bits*:types/*chain_is_causal*:all/cascade_types*:relative_attention.matches_definition'
-many+=':relative_attention.workspace*'
+many+=':relative_attention.workspace*:attention_bias_test.same_bits*:attention_forms.same_bits*'
 # Thread sanitizer: whatever runs on more than one thread.
-single='attention.*:*attention_shapes*:attention_merge.*:attention_invariance.batch*:*C20*'
+single='attention.*:*attention_shapes*:attention_merge.*:attention_invariance.batch*:*C20*:*match*definition*:*config*:rope_families*:sinusoid*'
 # An -O0 build under emulation: a little of everything, for instructions that are too new.
 brief='dispatch.*:*errors*:*empty*:attention.causal*:attention.head*:attention.window*:attention.mixed*:alibi*:*A17*:*A19*:kv_append*:kv_cache.*'
 # Not F03_environment_variable: it starts itself again, and qemu-x86_64 lets the child run on the host's processor.
@@ -40,7 +40,7 @@ brief+=':*fold*:*non_finite*-*F03_environment_variable'
 
 # On an emulated processor with AVX-512: all kernels, and attention as a whole.
 kernels='kv_kernels*:kv_packing*:kv_quantised*:rope_kernels*:dispatch.*:targets/*:attention.*:attention_merge*:types/*masks*:types/*peaked*'
-kernels+=":types/*masked_slots*:quantised_*:k_to_v*:attention_bias_test.t5*-$long"
+kernels+=":types/*masked_slots*:quantised_*:k_to_v*-$long"
 
 # Sets `options`: what a stage's build is, for `cmake`.
 configuration() {
