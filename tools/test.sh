@@ -48,16 +48,18 @@ configuration() {
   case $1 in
     release) options=(--preset release -DROPEWALK_WERROR=ON) ;;
     emulated) options=(--preset release "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_STATIC_TESTS=ON -DROPEWALK_WITH_TBB=OFF
-                     "-DROPEWALK_TEST_TARGETS=avx512;avx512_bf16" "-DROPEWALK_TEST_FOLDERS=simd;runtime" "-DROPEWALK_TEST_FILTER=$kernels") ;;
+                     "-DROPEWALK_TEST_TARGETS=avx512:simd;avx512_bf16" "-DROPEWALK_TEST_FOLDERS=simd;runtime" "-DROPEWALK_TEST_FILTER=$kernels") ;;
     clang) options=(--preset clang "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_BUILD_TESTS=OFF) ;;
     xsimd) options=(--preset release "${only_tests[@]}" -DROPEWALK_WERROR=ON "-DROPEWALK_XSIMD_INCLUDE_DIR=$cache/xsimd-14.1.0"
                     "-DROPEWALK_TEST_FOLDERS=simd;structure") ;;
     asan) options=(--preset asan "${only_tests[@]}" -DROPEWALK_TARGETS=avx2 -DROPEWALK_TEST_TARGETS=avx2 "-DROPEWALK_TEST_FILTER=-$long") ;;
     tsan) options=(--preset tsan "${only_tests[@]}" -DROPEWALK_TARGETS=avx2 -DROPEWALK_TEST_TARGETS=avx2 -DROPEWALK_TEST_FOLDERS=runtime
+                   "-DROPEWALK_TEST_SOURCES=executor|attention|cascade|tree|kv_cache_test|kv_pages|rope_(test|axes|cache)"
                    "-DROPEWALK_TEST_FILTER=-$single") ;;
     arm64) options=(--preset arm64 "${only_tests[@]}" "-DROPEWALK_TEST_FOLDERS=simd;runtime;structure"
-                    "-DROPEWALK_TEST_MACHINES=cortex-a53:neon;neoverse-n1:neon;max:neon_bf16" "-DROPEWALK_TEST_FILTER=-$long:$many") ;;
+                    "-DROPEWALK_TEST_MACHINES=cortex-a53:neon;neoverse-n1:neon:simd;max:neon_bf16" "-DROPEWALK_TEST_FILTER=-$long:$many") ;;
     debug) options=(--preset debug "${only_tests[@]}" -DROPEWALK_TARGETS=avx2 "-DROPEWALK_TEST_FOLDERS=simd;runtime"
+                    "-DROPEWALK_TEST_SOURCES=/simd/|errors|attention_test|alibi|executor|kv_(cache_test|pages)|rope_test"
                     "-DROPEWALK_TEST_MACHINES=Nehalem:scalar;Haswell:avx2" "-DROPEWALK_TEST_FILTER=$brief") ;;
     *) echo "test.sh: unknown stage '$1' (see --help)" >&2; return 1 ;;
   esac
