@@ -220,8 +220,8 @@ status sinusoid_shift(const sinusoid_spec& spec, int64_t k, head_view rows, exec
         turn[i] = static_cast<float>(std::cos(angle));
         turn[frequencies->size() + i] = static_cast<float>(-std::sin(angle));
     }
-    const auto pairing = spec.columns == sinusoid_columns::interleaved ? 1 : 0;
-    const simd::rotate_function rotate = kernels->rope.rotate[static_cast<int>(rows.type)][pairing];
+    const auto layout = spec.columns == sinusoid_columns::interleaved ? simd::interleaved_pairs : simd::half_pairs;
+    const simd::rotate_function rotate = kernels->rope.rotate[static_cast<int>(rows.type)][layout];
     runtime::for_each_block(on, rows.tokens, std::max<int64_t>(gather_elements / rows.dim, 1), [&](int64_t first, int64_t last) {
         rotate(
             {runtime::row_address(rows, first, 0), rows.token_stride, static_cast<int32_t>(last - first), pairs, turn.data(), turn.data() + pairs});

@@ -17,10 +17,7 @@ constexpr int32_t most_heads = 1 << 16;
 constexpr int32_t most_extent = 4096;
 constexpr int64_t most_delta = int64_t{1} << 31;
 
-status check_heads(int32_t heads) {
-    if (heads >= 1 && heads <= most_heads) return {};
-    return refuse(status_code::invalid_argument, "heads is %d; must be 1 to %d", heads, most_heads);
-}
+status check_heads(int32_t heads) { return runtime::check_range("heads", heads, 1, most_heads); }
 
 status check_finite(std::span<const float> table) {
     const auto bad = std::ranges::find_if(table, [](float x) { return !std::isfinite(x); });
@@ -78,9 +75,7 @@ result<attention_bias> attention_bias::over_grid(std::span<const float> table, i
                                                  bool class_token) noexcept try {
     if (auto s = check_heads(heads); !s) return s;
     for (const auto& [argument, extent] : {std::pair{"height", height}, {"width", width}}) {
-        if (extent < 1 || extent > most_extent) {
-            return refuse(status_code::invalid_argument, "%s is %d; must be 1 to %d", argument, extent, most_extent);
-        }
+        if (auto s = runtime::check_range(argument, extent, 1, most_extent); !s) return s;
     }
     const int64_t differences = (2 * int64_t{height} - 1) * (2 * int64_t{width} - 1), entries = differences + (class_token ? 3 : 0);
     if (static_cast<int64_t>(table.size()) != entries * heads) {

@@ -35,4 +35,13 @@ void for_each_block(executor& on, int64_t items, int64_t block, const Body& body
         workers, [](void* context, int32_t) { static_cast<shared*>(context)->drain(); }, &work);
 }
 
+// The same over tokens of so many elements each that are read, turned or scaled, and written: 24 K elements, a block, take one core about 4 us, large
+// against the 50 ns of taking it from the cursor; below eight blocks a worker that wakes 25 to 40 us late cannot help.
+template <class Body>
+void for_each_token_block(executor& on, int64_t tokens, int64_t token_elements, const Body& body) noexcept {
+    constexpr int64_t block_elements = 24 * 1024, alone_elements = 8 * block_elements;
+    const bool alone = tokens <= alone_elements / token_elements;
+    for_each_block(on, tokens, alone ? tokens : std::max<int64_t>(block_elements / token_elements, 1), body);
+}
+
 }  // namespace ropewalk::runtime

@@ -146,7 +146,7 @@ status check_append_rope(const kv_append_rope& rope, std::size_t tokens, const c
     if (k.heads == 0) return {};
     if (const status s = runtime::check_rope_heads("k", k.heads, *rope.table); !s.ok()) return s;
     if (const status s = runtime::check_rope_slice("k", k.dim, *rope.table, rope.options); !s.ok()) return s;
-    return runtime::check_positions("rope.positions", rope.positions, *rope.table);
+    return runtime::check_positions("rope.positions", rope.positions, rope.table->max_position());
 }
 
 }  // namespace

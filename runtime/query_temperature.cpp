@@ -6,6 +6,7 @@
 
 #include "runtime/blocks.hpp"
 #include "runtime/refuse.hpp"
+#include "runtime/rope_rows.hpp"
 #include "runtime/views.hpp"
 #include "simd/core/dispatch.hpp"
 
@@ -16,8 +17,6 @@ using runtime::refuse;
 namespace {
 
 constexpr int64_t position_limit = int64_t{1} << 31;
-constexpr int64_t block_elements = 24 * 1024;  // as rope.cpp
-constexpr int64_t alone_elements = 8 * block_elements;
 
 status check(const head_view& q, std::span<const int64_t> positions) noexcept {
     if (const status s = runtime::check_view("q", q, runtime::view_use::write); !s.ok()) return s;
@@ -25,12 +24,7 @@ status check(const head_view& q, std::span<const int64_t> positions) noexcept {
     if (const status s = runtime::check_shape("q", q, {.tokens = static_cast<int64_t>(positions.size())}, "one token per position"); !s.ok()) {
         return s;
     }
-    for (std::size_t i = 0; i < positions.size(); ++i) {
-        if (positions[i] < 0 || positions[i] >= position_limit) {
-            return refuse(status_code::out_of_range, "positions[%zu] is %" PRId64 "; must be 0 .. %" PRId64, i, positions[i], position_limit - 1);
-        }
-    }
-    return {};
+    return runtime::check_positions("positions", positions, position_limit - 1);
 }
 
 // Row by row through fp32, in pieces that fit the stack.
@@ -78,8 +72,7 @@ status scale_queries(head_view q, std::span<const int64_t> positions, const quer
             if (factor != 1.0f) scale_token(q, t, factor, kernels->kv);
         }
     };
-    const bool alone = q.tokens <= alone_elements / token_elements;
-    runtime::for_each_block(on, q.tokens, alone ? q.tokens : std::max<int64_t>(block_elements / token_elements, 1), scale_block);
+    runtime::for_each_token_block(on, q.tokens, token_elements, scale_block);
     return {};
 }
 

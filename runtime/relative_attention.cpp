@@ -16,12 +16,6 @@ using runtime::refuse;
 constexpr int32_t most_span = 1 << 24;
 constexpr int64_t most_rows = int64_t{1} << 30;
 
-status check_size(const char* argument, int64_t value, int64_t least, int64_t most) {
-    if (value >= least && value <= most) return {};
-    return refuse(status_code::invalid_argument, "%s is %lld; must be %lld to %lld", argument, static_cast<long long>(value),
-                  static_cast<long long>(least), static_cast<long long>(most));
-}
-
 // Rows row_of(delta) of distances first .. last.
 template <class F>
 result<relative_index> index_over(int64_t first, int64_t last, F row_of) noexcept try {
@@ -37,12 +31,12 @@ result<relative_index> index_over(int64_t first, int64_t last, F row_of) noexcep
 }  // namespace
 
 result<relative_index> relative_index::deberta(int32_t span) noexcept {
-    if (auto s = check_size("span", span, 1, most_span); !s) return s;
+    if (auto s = runtime::check_range("span", span, 1, most_span); !s) return s;
     return index_over(-int64_t{span}, span - 1, [=](int64_t delta) { return delta + span; });
 }
 
 result<relative_index> relative_index::deberta_buckets(int32_t position_buckets, int32_t max_relative_positions) noexcept {
-    if (auto s = check_size("max_relative_positions", max_relative_positions, 1, most_span); !s) return s;
+    if (auto s = runtime::check_range("max_relative_positions", max_relative_positions, 1, most_span); !s) return s;
     if (position_buckets % 2 != 0) return refuse(status_code::invalid_argument, "position_buckets is %d; must be even", position_buckets);
     const deberta_bucket_rule rule{position_buckets, max_relative_positions};
     // The bucket of max_relative_positions is the first one beyond both tables' ends: from there on all distances have the last row.
@@ -55,20 +49,20 @@ result<relative_index> relative_index::deberta_buckets(int32_t position_buckets,
 }
 
 result<relative_index> relative_index::shaw(int32_t left, int32_t right) noexcept {
-    if (auto s = check_size("left", left, 0, most_span); !s) return s;
-    if (auto s = check_size("right", right, 0, most_span); !s) return s;
+    if (auto s = runtime::check_range("left", left, 0, most_span); !s) return s;
+    if (auto s = runtime::check_range("right", right, 0, most_span); !s) return s;
     return index_over(-int64_t{right}, left, [=](int64_t delta) { return left - delta; });
 }
 
 result<relative_index> relative_index::bert(int32_t max_position_embeddings) noexcept {
-    if (auto s = check_size("max_position_embeddings", max_position_embeddings, 1, most_span); !s) return s;
+    if (auto s = runtime::check_range("max_position_embeddings", max_position_embeddings, 1, most_span); !s) return s;
     const int64_t most = max_position_embeddings - 1;
     return index_over(-most, most, [=](int64_t delta) { return delta + most; });
 }
 
 result<relative_index> relative_index::xlnet(int64_t q_len, int64_t k_len, bool bidirectional) noexcept {
-    if (auto s = check_size("q_len", q_len, 1, most_rows); !s) return s;
-    if (auto s = check_size("k_len", k_len, 0, most_rows - q_len); !s) return s;
+    if (auto s = runtime::check_range("q_len", q_len, 1, most_rows); !s) return s;
+    if (auto s = runtime::check_range("k_len", k_len, 0, most_rows - q_len); !s) return s;
     return index_over(bidirectional ? 1 - q_len : -1, k_len, [=](int64_t delta) { return !bidirectional && delta < 0 ? -1 : k_len - delta; });
 }
 

@@ -8,20 +8,11 @@
 #include "runtime/refuse.hpp"
 
 namespace ropewalk {
-namespace {
 
 using runtime::refuse;
 
-status check_distance(const char* argument, int64_t distance) {
-    if (distance >= 1 && distance <= max_bias_distance) return {};
-    return refuse(status_code::invalid_argument, "%s is %lld; must be 1 to %lld", argument, static_cast<long long>(distance),
-                  static_cast<long long>(max_bias_distance));
-}
-
-}  // namespace
-
 result<attention_bias> t5_bias(std::span<const float> weight, int32_t heads, const t5_bucket_rule& rule) noexcept try {
-    if (auto s = check_distance("rule.max_distance", rule.max_distance); !s) return s;
+    if (auto s = runtime::check_range("rule.max_distance", rule.max_distance, 1, max_bias_distance); !s) return s;
     if (heads < 1 || rule.num_buckets < 1 || static_cast<int64_t>(weight.size()) != int64_t{rule.num_buckets} * heads) {
         return refuse(status_code::invalid_argument, "weight has %zu entries; must have num_buckets * heads = %d * %d", weight.size(),
                       rule.num_buckets, heads);
@@ -41,7 +32,7 @@ result<attention_bias> t5_bias(std::span<const float> weight, int32_t heads, con
 }
 
 result<attention_bias> kerple_bias(std::span<const float> r1, std::span<const float> r2, int64_t max_distance) noexcept try {
-    if (auto s = check_distance("max_distance", max_distance); !s) return s;
+    if (auto s = runtime::check_range("max_distance", max_distance, 1, max_bias_distance); !s) return s;
     if (r1.empty() || r1.size() > 1 << 16 || r1.size() != r2.size()) {
         return refuse(status_code::invalid_argument, "r1 has %zu entries and r2 %zu; both must have one for each query head", r1.size(), r2.size());
     }

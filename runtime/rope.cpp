@@ -17,11 +17,6 @@ using runtime::rope_action;
 
 namespace {
 
-// Elements that one core rotates in about 4 us: a block, large against the 50 ns of taking it from the cursor.
-constexpr int64_t block_elements = 24 * 1024;
-// Below this a second worker, which a sleeping pool delivers 25 to 40 us late, cannot help.
-constexpr int64_t alone_elements = 8 * block_elements;
-
 // How far ahead the kernels prefetch, in whole tokens: the next tokens in memory order are the next ones in time.
 constexpr int64_t ahead_bytes = 8 * 1024;
 
@@ -91,8 +86,7 @@ void turn_all(const rope_table& table, rope_action action, const rope_options& o
             k.turn(t, row, pairs);
         }
     };
-    const bool alone = tokens <= alone_elements / token_elements;
-    runtime::for_each_block(on, tokens, alone ? tokens : std::max<int64_t>(block_elements / token_elements, 1), turn_block);
+    runtime::for_each_token_block(on, tokens, token_elements, turn_block);
 }
 
 }  // namespace
@@ -109,7 +103,7 @@ status rope_apply(const rope_table& table, std::span<const int64_t> positions, h
     if (q.heads != 0 && k.heads != 0 && q.data == k.data && !positions.empty()) {
         return refuse(status_code::invalid_argument, "q.data and k.data are both %p; must be different tensors", q.data);
     }
-    if (s = runtime::check_positions("positions", positions, table); !s.ok()) return s;
+    if (s = runtime::check_positions("positions", positions, table.max_position()); !s.ok()) return s;
     turn_all(table, runtime::action_of(options), options, positions, q, k, *kernels, on);
     return {};
 }

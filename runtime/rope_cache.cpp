@@ -121,7 +121,7 @@ status kv_rerotate(const kv_pages& pages, std::span<const int64_t> slots, std::s
     if (kernels == nullptr) return s;
     for (const rope_table* table : {&from, &to}) {
         if (s = check_turn(pages, slots, "positions", positions, *table, options); !s.ok()) return s;
-        if (s = runtime::check_positions("positions", positions, *table); !s.ok()) return s;
+        if (s = runtime::check_positions("positions", positions, table->max_position()); !s.ok()) return s;
     }
     const int32_t pairs = from.pairs();
     if (to.pairs() != pairs) return refuse(status_code::invalid_argument, "to has %d pairs; must be %d, as many as from", to.pairs(), pairs);

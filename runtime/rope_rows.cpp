@@ -143,8 +143,7 @@ status check_streams(const char* name, std::size_t given, int64_t tokens, const 
     return refuse(status_code::invalid_argument, "%s has %zu entries; must be [axes][tokens] = %" PRId64 " x %" PRId64, name, given, axes, tokens);
 }
 
-status check_positions(const char* name, std::span<const int64_t> positions, const rope_table& table) noexcept {
-    const int64_t most = table.max_position();
+status check_positions(const char* name, std::span<const int64_t> positions, int64_t most) noexcept {
     for (std::size_t i = 0; i < positions.size(); ++i) {
         if (positions[i] < 0 || positions[i] > most) {
             return refuse(status_code::out_of_range, "%s[%zu] is %" PRId64 "; must be 0 .. %" PRId64, name, i, positions[i], most);

@@ -87,8 +87,8 @@ private:
 [[nodiscard]] status check_rope_heads(const char* name, int32_t heads, const rope_table& table) noexcept;
 // positions [axes][tokens] of a table with several axes.
 [[nodiscard]] status check_streams(const char* name, std::size_t given, int64_t tokens, const rope_table& table) noexcept;
-// Every position lies in 0 .. max_position(); every delta within that distance of 0.
-[[nodiscard]] status check_positions(const char* name, std::span<const int64_t> positions, const rope_table& table) noexcept;
+// Every position lies in 0 .. most, which of a table is max_position(); every delta within that distance of 0.
+[[nodiscard]] status check_positions(const char* name, std::span<const int64_t> positions, int64_t most) noexcept;
 [[nodiscard]] status check_deltas(std::span<const int64_t> deltas, const rope_table& table) noexcept;
 
 }  // namespace ropewalk::runtime

@@ -297,7 +297,7 @@ status rope_table::row(int64_t position, std::span<float> cos, std::span<float> 
     const auto n = static_cast<std::size_t>(pairs());
     if (cos.size() != n) return refuse(status_code::invalid_argument, "cos has %zu entries; must be pairs() = %zu", cos.size(), n);
     if (sin.size() != n) return refuse(status_code::invalid_argument, "sin has %zu entries; must be pairs() = %zu", sin.size(), n);
-    if (const status s = runtime::check_positions("position", {&position, 1}, *this); !s.ok()) return s;
+    if (const status s = runtime::check_positions("position", {&position, 1}, max_position()); !s.ok()) return s;
     std::array<float, runtime::max_row_floats> scratch;
     const float* found = find_row(position, scratch.data());
     if (n == 0) return {};

@@ -15,9 +15,8 @@ enum class alibi_rule : int32_t {
     press = 0,
     // MPT: the series of the next power of two P >= heads; if P != heads its entries 2, 4, .. and then 1, 3, .., cut at heads.
     mpt = 1,
-    // Press, rounded to bf16 as Falcon has it. Falcon adds the bias before the softmax scale: bias_place::before_scale (attention_bias.hpp). Its
-    // products
-    // with the distance are fp32 here; transformers rounds these to bf16 too in some models, which moves far keys by up to 2^-9.
+    // Press, rounded to bf16 as Falcon has it. Falcon adds the bias before the softmax scale: bias_place::before_scale (attention_bias.hpp).
+    // Its products with the distance are fp32 here; transformers rounds these to bf16 too in some models, which moves far keys by up to 2^-9.
     falcon = 2,
 };
 

@@ -14,8 +14,8 @@ namespace ropewalk {
 
 // q is multiplied by 1 + beta ln(1 + floor((position + offset) / floor_length)), which is exactly 1 below the floor.
 //   Llama 4, in layers without rope: beta `attn_scale` 0.1, floor_length `floor_scale` 8192, offset 1
-//   Ministral 3 and Mistral Large 3, all layers, after rope: beta `llama_4_scaling_beta` 0.1, floor_length `original_max_position_embeddings`, offset
-//   0
+//   Ministral 3 and Mistral Large 3, all layers, after rope: beta `llama_4_scaling_beta` 0.1, offset 0, floor_length
+//   `original_max_position_embeddings`
 struct ROPEWALK_API query_temperature {
     double beta = 0.1;
     int64_t floor_length = 8192;

@@ -59,8 +59,7 @@ struct ROPEWALK_API rope_spec {
     std::vector<double> inv_freq;  // [rotary_dim / 2] radians per position; 0 leaves a pair unturned
     double amplitude = 1.0;        // multiplies cos and sin (YaRN's and LongRoPE's attention factor)
     phase_mode phases = phase_mode::exact;
-    // Which of a token's positions turns pair i (M-RoPE and other multi-axis encodings): [rotary_dim / 2] values 0 .. 3, or empty: one position a
-    // token.
+    // Which of a token's positions turns pair i (M-RoPE and the like): [rotary_dim / 2] values 0 .. 3, or empty: one position a token.
     std::vector<uint8_t> axis_of_pair;
     xpos_scaling xpos;  // neither goes with the other, with several axes or with an amplitude
     fope_mix fope;

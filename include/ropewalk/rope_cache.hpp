@@ -5,9 +5,8 @@
 //
 //   check_growth(length, length + tokens)  says, before anything is written, whether the frequencies change (status needs_rerotation);
 //   rotate anew                            kv_rerotate() of all layers, from the table in use to the table of spec_at(length + tokens);
-//   pin                                    keep the table in use. A sequence that is pinned from its first token to spec_at(the longest it may
-//   become)
-//                                          never has to ask; one that is pinned later keeps the quality of its shorter context.
+//   pin                                    keep the table in use. A sequence that is pinned from its first token to the spec of the longest that it
+//                                          may become never has to ask; one that is pinned later keeps the quality of its shorter context.
 #pragma once
 
 #include <cstdint>
@@ -53,9 +52,8 @@ private:
 //
 // Slots are as in kv_append (no_slot is skipped) and must differ: one that is named twice is recognised as there, and is else turned twice. A page
 // that several sequences share is rotated for all of them: fork it first, or name it once. Both tables have as many pairs and axes, and are pure
-// rotations (no xPos, no FoPE); options say which slice
-// of the head and pairing they turn, inverse is refused. Everything is validated before the first write. Allocates nothing. Same bits for any
-// number of threads. Thread-safe for different slots.
+// rotations (no xPos, no FoPE); options say which slice of the head and pairing they turn, inverse is refused. Everything is validated before the
+// first write. Allocates nothing. Same bits for any number of threads. Thread-safe for different slots.
 ROPEWALK_API status kv_rerotate(const kv_pages& pages, std::span<const int64_t> slots, std::span<const int64_t> positions, const rope_table& from,
                                 const rope_table& to, const rope_options& options = {}, executor& on = default_executor()) noexcept;
 

@@ -10,6 +10,11 @@ namespace ropewalk::runtime {
 
 using nlohmann::json;
 
+const json& empty_object() {
+    static const json object = json::object();
+    return object;
+}
+
 std::string short_dump(const json& value) {
     constexpr std::size_t most = 40;
     if (value.is_structured() && value.size() > 8) {

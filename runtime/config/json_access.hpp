@@ -66,6 +66,9 @@ private:
     std::vector<std::string> known_;
 };
 
+// For a dictionary that is not there: outlives every config_object.
+const nlohmann::json& empty_object();
+
 // The value in a text of a refusal, cut to a readable length.
 std::string short_dump(const nlohmann::json& value);
 

@@ -9,11 +9,6 @@ namespace {
 
 using nlohmann::json;
 
-const json& nothing() {
-    static const json object = json::object();
-    return object;
-}
-
 bool is_layer_type(const std::string& key) { return key == "full_attention" || key == "sliding_attention" || key == "chunked_attention"; }
 
 // rope_scaling where it says something, else rope_parameters, else what the type has by default: the order of transformers.
@@ -54,11 +49,11 @@ layer_ropes::layer_ropes(config_object& config, const model_type& type, int64_t 
 }
 
 config_object layer_ropes::dictionary_of(const std::string& layer_type) {
-    if (flat_for_full_ && layer_type != "full_attention") return {nothing(), outer_.path(), outer_.fault()};
+    if (flat_for_full_ && layer_type != "full_attention") return {empty_object(), outer_.path(), outer_.fault()};
     if (!nested_) return outer_;
     const auto found = outer_.value().find(layer_type);
     if (found == outer_.value().end() && !type_->local_unscaled) outer_.refuse(layer_type.c_str(), "must be given, since a layer has this type");
-    return {found != outer_.value().end() && found->is_object() ? *found : nothing(), outer_.path() + layer_type + ".", outer_.fault()};
+    return {found != outer_.value().end() && found->is_object() ? *found : empty_object(), outer_.path() + layer_type + ".", outer_.fault()};
 }
 
 rope_context layer_ropes::context_of(const std::string& layer_type, int32_t head_dim) {

@@ -8,15 +8,10 @@
 namespace ropewalk::runtime {
 namespace {
 
-const nlohmann::json& nothing() {
-    static const nlohmann::json object = nlohmann::json::object();
-    return object;
-}
-
 config_object object_in(config_object& around, const char* key) {
     const nlohmann::json* found = around.find({key});
     if (found != nullptr && !found->is_object()) around.refuse(key, "must be an object");
-    return {found != nullptr && found->is_object() ? *found : nothing(), around.path() + key + ".", around.fault()};
+    return {found != nullptr && found->is_object() ? *found : empty_object(), around.path() + key + ".", around.fault()};
 }
 
 // rope_impl "dail" turns as flash-attention does, "hf" as Llama does: halves both, so only what scales differs.
