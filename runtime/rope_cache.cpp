@@ -84,10 +84,11 @@ status check_turn(const kv_pages& pages, std::span<const int64_t> slots, const c
     return runtime::check_rope_slice("k", pages.layout.k_dim, table, options);
 }
 
-// Turns K of every slot by row_of(token, scratch): cos [pairs] then sin [pairs], or null for none. Everything is checked.
+// Turns K of every slot by row_of(token, scratch): cos [pairs] then sin [pairs], or null for none. Everything is checked. Each run has a copy of
+// row_of and scratch of its own, three rows, so that the sources in it find there what they left.
 template <class RowOf>
 void turn_keys(const kv_pages& pages, std::span<const int64_t> slots, int32_t pairs, const rope_options& options, const simd::kernel_table& kernels,
-               executor& on, const RowOf& row_of) noexcept {
+               executor& on, const RowOf& any_row_of) noexcept {
     if (pairs == 0) return;
     const kv_layout& layout = pages.layout;
     const simd::rotate_function rotate = runtime::rotation_of(kernels, dtype::fp32, options, runtime::rope_action::shift);
@@ -103,7 +104,8 @@ void turn_keys(const kv_pages& pages, std::span<const int64_t> slots, int32_t pa
     const int64_t elements = static_cast<int64_t>(slots.size()) * layout.kv_heads * layout.k_dim;
     runtime::for_each_panel_run(on, {slots, layout.kv_heads, elements, on.concurrency()}, panel_tokens,
                                 [&](const runtime::token_run& run, int32_t first_head, int32_t last_head) {
-                                    float scratch[2 * runtime::max_rope_pairs];
+                                    float scratch[3 * 2 * runtime::max_rope_pairs];
+                                    RowOf row_of = any_row_of;
                                     for (int32_t i = 0; i < run.count; ++i) {
                                         const float* by = row_of(run.token + i, scratch);
                                         if (by == nullptr) continue;
@@ -130,12 +132,11 @@ status kv_rerotate(const kv_pages& pages, std::span<const int64_t> slots, std::s
         return refuse(status_code::invalid_argument, "the amplitude of to is %g times that of from; must be 2^-100 .. 2^100", ratio);
     }
     // R_to(p) R_from(p)^-1: a turn by the difference of the angles. Both rows carry their amplitudes.
-    turn_keys(pages, slots, pairs, options, *kernels, on, [&](int64_t token, float* by) {
-        runtime::rope_row_source old_rows(from, runtime::rope_action::rotate, options.conjugate, positions, *kernels);
-        runtime::rope_row_source new_rows(to, runtime::rope_action::rotate, options.conjugate, positions, *kernels);
-        float old_scratch[2 * runtime::max_rope_pairs], new_scratch[2 * runtime::max_rope_pairs];
-        const float *before = old_rows.row(token, old_scratch), *after = new_rows.row(token, new_scratch);
-        const double scale = 1.0 / (amplitude * amplitude);
+    const runtime::rope_row_source old_rows(from, runtime::rope_action::rotate, options.conjugate, positions, *kernels);
+    const runtime::rope_row_source new_rows(to, runtime::rope_action::rotate, options.conjugate, positions, *kernels);
+    const double scale = 1.0 / (amplitude * amplitude);
+    turn_keys(pages, slots, pairs, options, *kernels, on, [from_rows = old_rows, to_rows = new_rows, scale, pairs](int64_t token, float* by) mutable {
+        const float *before = from_rows.row(token, by + 2 * pairs), *after = to_rows.row(token, by + 4 * pairs);
         for (int32_t i = 0; i < pairs; ++i) {
             const double c0 = before[i], s0 = before[pairs + i], c1 = after[i], s1 = after[pairs + i];
             by[i] = static_cast<float>((c1 * c0 + s1 * s0) * scale);
@@ -153,8 +154,8 @@ status kv_shift(const kv_pages& pages, std::span<const int64_t> slots, std::span
     if (kernels == nullptr) return s;
     if (s = check_turn(pages, slots, "deltas", deltas, table, options); !s.ok()) return s;
     if (s = runtime::check_deltas(deltas, table); !s.ok()) return s;
-    turn_keys(pages, slots, table.pairs(), options, *kernels, on, [&](int64_t token, float* scratch) -> const float* {
-        runtime::rope_row_source source(table, runtime::rope_action::shift, options.conjugate, deltas, *kernels);
+    const runtime::rope_row_source rows(table, runtime::rope_action::shift, options.conjugate, deltas, *kernels);
+    turn_keys(pages, slots, table.pairs(), options, *kernels, on, [source = rows](int64_t token, float* scratch) mutable -> const float* {
         return source.still(token) ? nullptr : source.row(token, scratch);
     });
     return {};

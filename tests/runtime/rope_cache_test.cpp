@@ -272,6 +272,34 @@ TEST_F(rope_cache, shifting_in_pages_is_shifting_gathered_keys) {
     }
 }
 
+// Patches of an image in consecutive slots: from one to the next, only the row of one axis is formed anew.
+TEST_F(rope_cache, patches_of_an_image_turn_as_gathered_keys_do) {
+    rope_spec nothing, spec = taken(rope_spec::standard(32, 1e4));
+    for (std::size_t i = 0; i < 16; ++i) spec.axis_of_pair.push_back(static_cast<uint8_t>(i % 3));
+    nothing.inv_freq.assign(16, 0.0);
+    nothing.axis_of_pair = spec.axis_of_pair;
+    const rope_table still = table_of(nothing), table = table_of(spec);
+    const numbers slots = counted(0, 64);
+    numbers at(3 * 64, 7);  // t, then rows and columns of 8 x 8 patches
+    for (std::size_t t = 0; t < 64; ++t) {
+        at[64 + t] = 20 + static_cast<int64_t>(t / 8);
+        at[128 + t] = 30 + static_cast<int64_t>(t % 8);
+    }
+    for (const bool shift : {false, true}) {
+        page_memory turned(all_layouts[0], 2);
+        strided_tensor k = random_tensor(64, 3, 40);
+        append(turned.view(), slots, k);
+        page_memory wanted = turned;
+        strided_tensor stored = gathered(wanted.view(), slots);
+        const status expected = shift ? rope_shift(table, at, stored.view()) : rope_apply(table, at, {}, stored.view());
+        ASSERT_TRUE(expected.ok()) << expected.text();
+        append(wanted.view(), slots, stored);
+        const status s = shift ? kv_shift(turned.view(), slots, at, table) : kv_rerotate(turned.view(), slots, at, still, table);
+        ASSERT_TRUE(s.ok()) << s.text();
+        ASSERT_EQ(turned.image(), wanted.image()) << (shift ? "kv_shift" : "kv_rerotate");
+    }
+}
+
 TEST_F(rope_cache, shifts_keep_the_norm_and_meet_keys_rotated_at_their_target) {
     const rope_table table = table_of(with_amplitude(taken(rope_spec::yarn({.rotary_dim = 40, .factor = 4})), yarn_amplitude(4)));
     page_memory pages(all_layouts[0], 1), target(all_layouts[0], 1);
