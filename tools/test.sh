@@ -20,8 +20,8 @@ cd "$root"
 jobs=${ROPEWALK_JOBS:-$(nproc)}
 cache=${ROPEWALK_CACHE:-$HOME/.cache/ropewalk}
 
-# Paths relative to the clone, so that another clone of the same commit finds the objects.
-export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+# Stages share what objects are the same in them. (A second clone finds the objects of the first with CCACHE_BASEDIR set.)
+export CCACHE_NOHASHDIR=1
 
 has_avx512=0
 if grep -qw avx512f /proc/cpuinfo; then has_avx512=1; fi
@@ -52,7 +52,7 @@ configuration() {
     clang) options=(--preset clang "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_BUILD_TESTS=OFF) ;;
     xsimd) options=(--preset release "${only_tests[@]}" -DROPEWALK_WERROR=ON "-DROPEWALK_XSIMD_INCLUDE_DIR=$cache/xsimd-14.1.0"
                     "-DROPEWALK_TEST_FOLDERS=simd;structure") ;;
-    asan) options=(--preset asan "${only_tests[@]}" -DROPEWALK_TARGETS=avx2 -DROPEWALK_TEST_TARGETS=avx2 "-DROPEWALK_TEST_FILTER=-$long") ;;
+    asan) options=(--preset asan "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_TARGETS=avx2 -DROPEWALK_TEST_TARGETS=avx2 "-DROPEWALK_TEST_FILTER=-$long") ;;
     tsan) options=(--preset tsan "${only_tests[@]}" -DROPEWALK_TARGETS=avx2 -DROPEWALK_TEST_TARGETS=avx2 -DROPEWALK_TEST_FOLDERS=runtime
                    "-DROPEWALK_TEST_SOURCES=executor|attention|cascade|tree|kv_cache_test|kv_pages|rope_(test|axes|cache)"
                    "-DROPEWALK_TEST_FILTER=-$single") ;;

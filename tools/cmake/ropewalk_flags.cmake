@@ -14,8 +14,16 @@ else()
   set(ROPEWALK_ARCH other)  # the scalar target only
 endif()
 
+# The thread sanitizer has to see every synchronisation, that of tests and tools too. The address sanitizer watches the library: what tests hand over is
+# on its heap, and their objects stay those of a release build (instrumented they would take twice as long to compile).
+set(ROPEWALK_SANITIZE_LIBRARY)
 if(ROPEWALK_SANITIZE)
-  add_compile_options(-fsanitize=${ROPEWALK_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  set(flags -fsanitize=${ROPEWALK_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  if(ROPEWALK_SANITIZE MATCHES "thread")
+    add_compile_options(${flags})
+  else()
+    set(ROPEWALK_SANITIZE_LIBRARY ${flags} -O1 -g1)
+  endif()
   add_link_options(-fsanitize=${ROPEWALK_SANITIZE})
 endif()
 
@@ -23,7 +31,7 @@ add_library(ropewalk_common INTERFACE)
 target_compile_features(ropewalk_common INTERFACE cxx_std_20)
 target_include_directories(ropewalk_common INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/include")
 target_compile_options(ropewalk_common INTERFACE
-  -Wall -Wextra -Wpedantic
+  -Wall -Wextra -Wpedantic -Wundef
   $<$<BOOL:${ROPEWALK_WERROR}>:-Werror>
   -ffp-contract=off)  # a*b+c is fused only where the source says so: same bits from every compiler (AArch64 would contract scalar code too)
 
@@ -33,7 +41,6 @@ endif()
 
 add_library(ropewalk_baseline INTERFACE)
 target_link_libraries(ropewalk_baseline INTERFACE ropewalk_common)
-target_compile_definitions(ropewalk_baseline INTERFACE ROPEWALK_WITH_TBB=$<BOOL:${ROPEWALK_WITH_TBB}>)
 if(ROPEWALK_ARCH STREQUAL "x86_64")
   target_compile_options(ropewalk_baseline INTERFACE -march=x86-64 -mno-avx)
 elseif(ROPEWALK_ARCH STREQUAL "aarch64")
@@ -41,7 +48,10 @@ elseif(ROPEWALK_ARCH STREQUAL "aarch64")
 endif()
 
 # --- ISA targets ------------------------------------------------------------------------------------------------------------------------
-# ROPEWALK_ISA_TARGETS: those this compiler can build. ROPEWALK_ISA_FLAGS_<target>: how. Baseline code sees ROPEWALK_HAVE_TARGET_<TARGET>.
+# ROPEWALK_ISA_TARGETS: those this compiler can build. ROPEWALK_ISA_FLAGS_<target>: how.
+# ROPEWALK_BUILD_FACTS: ROPEWALK_WITH_TBB and ROPEWALK_HAVE_TARGET_<TARGET>, for the sources that ask (ropewalk_build_facts()). All others are the same
+# objects in every build, which ccache knows.
+set(ROPEWALK_BUILD_FACTS "ROPEWALK_WITH_TBB=$<BOOL:${ROPEWALK_WITH_TBB}>")
 if(ROPEWALK_ARCH STREQUAL "x86_64")
   set(ropewalk_isa_candidates avx2 avx512 avx512_bf16)
   set(ROPEWALK_ISA_FLAGS_avx2 -march=x86-64 -mavx2 -mfma -mf16c)
@@ -71,7 +81,7 @@ foreach(target IN LISTS ropewalk_isa_candidates)
   check_cxx_compiler_flag("${flags}" ROPEWALK_COMPILER_HAS_${upper})
   if(ROPEWALK_COMPILER_HAS_${upper})
     list(APPEND ROPEWALK_ISA_TARGETS ${target})
-    target_compile_definitions(ropewalk_baseline INTERFACE ROPEWALK_HAVE_TARGET_${upper}=1)
+    list(APPEND ROPEWALK_BUILD_FACTS ROPEWALK_HAVE_TARGET_${upper}=1)
   else()
     message(STATUS "ropewalk: the compiler cannot build target ${target} (${flags}): left out")
   endif()

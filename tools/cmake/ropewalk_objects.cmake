@@ -9,6 +9,11 @@ function(ropewalk_object_properties name)
   set_property(GLOBAL APPEND PROPERTY ROPEWALK_OBJECT_TARGETS ${name})
 endfunction()
 
+# Sources of this folder that ask what the build has: ropewalk_build_facts(<sources>...).
+function(ropewalk_build_facts)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_DEFINITIONS "${ROPEWALK_BUILD_FACTS}")
+endfunction()
+
 # Baseline objects: ropewalk_add_objects(<name> <sources>...). No sources, no target.
 function(ropewalk_add_objects name)
   if(NOT ARGN)
@@ -16,6 +21,7 @@ function(ropewalk_add_objects name)
   endif()
   add_library(${name} OBJECT ${ARGN})
   target_link_libraries(${name} PRIVATE ropewalk_baseline)
+  target_compile_options(${name} PRIVATE ${ROPEWALK_SANITIZE_LIBRARY})
   ropewalk_object_properties(${name})
   set_property(GLOBAL APPEND PROPERTY ROPEWALK_BASELINE_TARGETS ${name})
 endfunction()
