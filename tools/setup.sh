@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what ropewalk needs on Debian 12 or later: the packages to build it, and with --test also what tools/test.sh uses (clang, the
-# arm64 cross compiler with a sysroot, qemu, the newest xsimd headers, numpy). Does nothing, quickly, when all is there.
+# arm64 cross compiler with a sysroot, qemu, the newest xsimd headers, numpy, libabigail). Does nothing, quickly, when all is there.
 #
 #   tools/setup.sh [--test]
 #
@@ -9,7 +9,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config libxsimd-dev libtbb-dev libgtest-dev libbenchmark-dev libcli11-dev
           nlohmann-json3-dev libfmt-dev python3 binutils)
-test_packages=(clang-19 g++-aarch64-linux-gnu qemu-user unzip python3-numpy)
+test_packages=(clang-19 g++-aarch64-linux-gnu qemu-user unzip python3-numpy abigail-tools)
 for_tests=0
 for argument in "$@"; do
   case $argument in
