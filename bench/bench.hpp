@@ -85,6 +85,7 @@ double timed(Body&& body) {
 }
 
 void register_append();
+void register_c_api();
 void register_decode();
 void register_math();
 void register_options();

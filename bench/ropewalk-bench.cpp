@@ -99,6 +99,7 @@ int main(int argc, char** argv) {
     ropewalk::bench::register_scheduling();
     ropewalk::bench::register_rope();
     ropewalk::bench::register_append();
+    ropewalk::bench::register_c_api();
     ropewalk::bench::register_math();
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;

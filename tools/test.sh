@@ -58,7 +58,7 @@ configuration() {
                    "-DROPEWALK_TEST_FILTER=-$single") ;;
     arm64) options=(--preset arm64 "${only_tests[@]}" "-DROPEWALK_TEST_FOLDERS=simd;runtime;structure"
                     "-DROPEWALK_TEST_MACHINES=cortex-a53:neon;neoverse-n1:neon:simd;max:neon_bf16" "-DROPEWALK_TEST_FILTER=-$long:$many") ;;
-    debug) options=(--preset debug "${only_tests[@]}" -DROPEWALK_TARGETS=avx2 "-DROPEWALK_TEST_FOLDERS=simd;runtime"
+    debug) options=(--preset debug "${only_tests[@]}" -DROPEWALK_TARGETS=avx2 "-DROPEWALK_TEST_FOLDERS=simd;runtime;c_api"
                     "-DROPEWALK_TEST_SOURCES=/simd/|errors|attention_test|alibi|executor|kv_(cache_test|pages)|rope_test"
                     "-DROPEWALK_TEST_MACHINES=Nehalem:scalar;Haswell:avx2" "-DROPEWALK_TEST_FILTER=$brief") ;;
     *) echo "test.sh: unknown stage '$1' (see --help)" >&2; return 1 ;;

@@ -1,4 +1,6 @@
 // Plans and runs.
+#include <optional>
+
 #include "runtime/c_api/handles.hpp"
 #include "runtime/refuse.hpp"
 
@@ -69,7 +71,7 @@ void read_masks_only(call& c, const ropewalk_attention_batch* b, std::size_t seq
 int32_t concurrency_of(int32_t concurrency) noexcept { return concurrency != 0 ? concurrency : default_executor().concurrency(); }
 
 // Null: the plan's. `storage` outlives the layer.
-attention_layer layer_of(call& c, const ropewalk_attention_layer* layer, relative_tensors& storage) noexcept {
+attention_layer layer_of(call& c, const ropewalk_attention_layer* layer, std::optional<relative_tensors>& storage) noexcept {
     if (layer == nullptr) return {};
     c.sized("layer", layer);
     if (!c.ok()) return {};
@@ -79,13 +81,13 @@ attention_layer layer_of(call& c, const ropewalk_attention_layer* layer, relativ
     if (const ropewalk_relative_tensors* r = layer->relative; r != nullptr) {
         c.sized("layer.relative", r);
         if (!c.ok()) return {};
-        storage = {c.view("layer.relative.rows", r->rows),
-                   c.view("layer.relative.columns", r->columns),
-                   c.view("layer.relative.segments", r->segments),
-                   c.view("layer.relative.content_bias", r->content_bias),
-                   c.view("layer.relative.position_bias", r->position_bias),
-                   c.view("layer.relative.segment_bias", r->segment_bias)};
-        out.relative = &storage;
+        storage = relative_tensors{c.view("layer.relative.rows", r->rows),
+                                   c.view("layer.relative.columns", r->columns),
+                                   c.view("layer.relative.segments", r->segments),
+                                   c.view("layer.relative.content_bias", r->content_bias),
+                                   c.view("layer.relative.position_bias", r->position_bias),
+                                   c.view("layer.relative.segment_bias", r->segment_bias)};
+        out.relative = &*storage;
     }
     return out;
 }
@@ -174,7 +176,7 @@ ropewalk_status ropewalk_run_paged(const ropewalk_attention_plan* plan, const ro
     const kv_pages keys = pages_of(c, pages);
     const auto sums = c.array("lse", lse, lse_count);
     const auto memory = c.array("workspace", static_cast<std::byte*>(workspace), workspace_bytes);
-    relative_tensors tensors;
+    std::optional<relative_tensors> tensors;
     const attention_layer special = layer_of(c, layer, tensors);
     executor& who = executor_of(c, on);
     return c.run([&] { return run(plan->value, q_view, keys, out_view, sums, memory, special, who); });
@@ -188,7 +190,7 @@ ropewalk_status ropewalk_run_plain(const ropewalk_attention_plan* plan, const ro
     const head_view q_view = c.view("q", q), k_view = c.view("k", k), v_view = c.view("v", v), out_view = c.view("out", out);
     const auto sums = c.array("lse", lse, lse_count);
     const auto memory = c.array("workspace", static_cast<std::byte*>(workspace), workspace_bytes);
-    relative_tensors tensors;
+    std::optional<relative_tensors> tensors;
     const attention_layer special = layer_of(c, layer, tensors);
     executor& who = executor_of(c, on);
     return c.run([&] { return run(plan->value, q_view, k_view, v_view, out_view, sums, memory, special, who); });
