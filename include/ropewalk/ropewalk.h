@@ -1138,6 +1138,9 @@ enum {
     ROPEWALK_POSITIONS_SINUSOIDAL = 9          /**< likewise */
 };
 
+/** Static, e.g. "rope"; "unknown" for others. */
+ROPEWALK_API const char* ropewalk_position_encoding_name(ropewalk_position_encoding encoding);
+
 /** Where q and k are normalised. */
 typedef int32_t ropewalk_qk_norm_order;
 enum { ROPEWALK_QK_NORM_NONE = 0, ROPEWALK_QK_NORM_BEFORE_ROPE = 1, ROPEWALK_QK_NORM_AFTER_ROPE = 2 };
@@ -1207,6 +1210,9 @@ enum {
     ROPEWALK_ROPE_LLAMA3 = 8,
     ROPEWALK_ROPE_PROPORTIONAL = 9
 };
+
+/** Static, e.g. "yarn"; "unknown" for others. */
+ROPEWALK_API const char* ropewalk_rope_family_name(ropewalk_rope_family family);
 
 /** The rotation of a layer: arguments of the function of its family above; those that it does not take have their defaults. */
 typedef struct ropewalk_rope_parameters {

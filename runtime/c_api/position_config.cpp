@@ -132,6 +132,9 @@ void write_rope(const rope_rotation& rotation, ropewalk_rope_parameters& out) no
 using namespace ropewalk;
 using namespace ropewalk::c_api;
 
+const char* ropewalk_position_encoding_name(ropewalk_position_encoding encoding) { return name(static_cast<position_encoding>(encoding)).data(); }
+const char* ropewalk_rope_family_name(ropewalk_rope_family family) { return name(static_cast<rope_family>(family)).data(); }
+
 ropewalk_status ropewalk_position_config_read_hf(const char* text, size_t bytes, ropewalk_position_config** config) {
     call c;
     const auto characters = c.array("text", text, bytes);

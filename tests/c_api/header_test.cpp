@@ -101,6 +101,10 @@ TEST(c_header, names_and_version) {
     EXPECT_STREQ(ropewalk_status_name(ROPEWALK_NEEDS_REROTATION), "needs_rerotation");
     EXPECT_STREQ(ropewalk_status_name(99), "unknown");
     EXPECT_STREQ(ropewalk_dtype_name(ROPEWALK_FP8), "fp8");
+    EXPECT_STREQ(ropewalk_position_encoding_name(ROPEWALK_POSITIONS_T5_BUCKETS), "t5_buckets");
+    EXPECT_STREQ(ropewalk_position_encoding_name(-1), "unknown");
+    EXPECT_STREQ(ropewalk_rope_family_name(ROPEWALK_ROPE_LLAMA3), "llama3");
+    EXPECT_STREQ(ropewalk_rope_family_name(99), "unknown");
     EXPECT_EQ(ropewalk_element_bytes(ROPEWALK_BF16), 2);
     EXPECT_EQ(ropewalk_element_bytes(ROPEWALK_INT4), 0);
     EXPECT_EQ(ropewalk_element_bytes(-1), 0);

@@ -11,7 +11,7 @@ STD = set(
     latch limits list locale map memory memory_resource mutex new numbers numeric optional ostream queue random ranges ratio regex
     scoped_allocator semaphore set shared_mutex source_location span sstream stack stdexcept stop_token streambuf string string_view
     syncstream system_error thread tuple type_traits typeindex typeinfo unordered_map unordered_set utility valarray variant vector version
-    stdbool.h stddef.h stdint.h""".split()
+    stdbool.h stddef.h stdint.h string.h""".split()
 )
 INTRINSICS = re.compile(r"^(\w*intrin\.h|arm_neon\.h|arm_sve\.h|arm_bf16\.h|cpuid\.h)$")
 XSIMD = re.compile(r"^xsimd/")
