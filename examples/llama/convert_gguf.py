@@ -75,7 +75,8 @@ def read_config(field, tied):
         sys.exit(f"architecture {architecture}: only llama is converted")
     heads = field("llama.attention.head_count")
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32",
+        "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
         "hidden_size": field("llama.embedding_length"), "intermediate_size": field("llama.feed_forward_length"),
         "num_hidden_layers": field("llama.block_count"), "num_attention_heads": heads,
         "num_key_value_heads": field("llama.attention.head_count_kv"), "head_dim": field("llama.embedding_length") // heads,
@@ -94,7 +95,8 @@ def make_tokenizer(field):
     tokens = field("tokenizer.ggml.tokens")
     merges = [tuple(pair.split(" ")) for pair in field("tokenizer.ggml.merges")]
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    digits, bytes_of_words = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_of_words])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([token for token, kind in zip(tokens, field("tokenizer.ggml.token_type")) if kind == 3])  # 3: control
     return tokenizer

@@ -23,8 +23,8 @@ LEAST_LEAD = 0.002  # of the test's model: what fp32 sums in another order chang
 
 def write_on(model, prompt, new_tokens):
     """The ids that follow, and the least lead."""
-    out = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), max_new_tokens=new_tokens, do_sample=False,
-                         return_dict_in_generate=True, output_logits=True, pad_token_id=0)
+    out = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), pad_token_id=0,
+                         max_new_tokens=new_tokens, do_sample=False, return_dict_in_generate=True, output_logits=True)
     leads = [float(top[0] - top[1]) for top in (logits[0].topk(2).values for logits in out.logits)]
     return out.sequences[0, len(prompt):].tolist(), min(leads)
 
@@ -43,8 +43,8 @@ def expected(folder, prompts, new_tokens):
 def tiny_model():
     config = LlamaConfig(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                          head_dim=16, max_position_embeddings=512, tie_word_embeddings=False, bos_token_id=None, eos_token_id=ENDING,
-                         rope_parameters={"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                                          "original_max_position_embeddings": 64})
+                         rope_parameters={"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
+                                          "high_freq_factor": 4.0, "original_max_position_embeddings": 64})
     model = LlamaForCausalLM(config)
     for name, weight in model.named_parameters():
         # Scores of some size, so that the choice depends on what is attended to.
