@@ -1,4 +1,6 @@
-"""check_snippets.py ROOT: each block of code in docs/*.md stands, line by line, in the file that the link before it names. A line `...` skips lines."""
+"""check_snippets.py ROOT: each block of code in docs/*.md stands, line by line, in the file that the link before it names.
+
+A line `...` skips lines; blocks of sh are not looked at."""
 
 import pathlib
 import re
