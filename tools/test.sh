@@ -44,9 +44,9 @@ kernels+=":types/*masked_slots*:quantised_*:k_to_v*-$long"
 
 # Sets `options`: what a stage's build is, for `cmake`.
 configuration() {
-  local only_tests=(-DROPEWALK_BUILD_TOOLS=OFF -DROPEWALK_BUILD_BENCH=OFF)
+  local only_tests=(-DROPEWALK_BUILD_TOOLS=OFF -DROPEWALK_BUILD_BENCH=OFF -DROPEWALK_LLAMA_EXAMPLE=OFF)
   case $1 in
-    release) options=(--preset release -DROPEWALK_WERROR=ON) ;;
+    release) options=(--preset release -DROPEWALK_WERROR=ON -DROPEWALK_LLAMA_EXAMPLE=ON) ;;
     emulated) options=(--preset release "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_STATIC_TESTS=ON -DROPEWALK_WITH_TBB=OFF
                      "-DROPEWALK_TEST_TARGETS=avx512:simd;avx512_bf16" "-DROPEWALK_TEST_FOLDERS=simd;runtime" "-DROPEWALK_TEST_FILTER=$kernels") ;;
     clang) options=(--preset clang "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_BUILD_TESTS=OFF) ;;
