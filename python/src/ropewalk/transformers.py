@@ -11,6 +11,7 @@ is optional: it keeps K and V in pages and hands the attention function a handle
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
@@ -27,8 +28,6 @@ from . import _core
 NAME = "ropewalk"
 _TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
-# Their attention does not go through the registry: eager code that adds the mask as a tensor. (transformers 5.23)
-_OWN_ATTENTION = {"bloom", "mpt", "falcon", "deberta", "deberta-v2", "xlnet", "mpnet", "longformer", "led", "reformer", "big_bird", "funnel"}
 # They look at K and V between the cache's update() and attention, so a handle does not do. (transformers 5.23)
 _KEYS_AFTER_UPDATE = {
     "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "longcat_flash", "kimi_linear", "minicpm3", "jetmoe", "moonshine",
@@ -50,7 +49,13 @@ class _Mask:
     words: np.ndarray | None = None  # [batch, queries, ceil(keys / 64)] uint64
     bias: Any = None  # of _dense
     bias_tensor: torch.Tensor | None = None
-    plans: dict = field(default_factory=dict)
+    biases: dict = field(default_factory=dict)  # by position_bias, made for all layers at once
+
+    # With a static cache, generate() makes masks itself and hands them to the model, which brings them back to _mask_function.
+    ndim = 4
+
+    def contiguous(self):
+        return self
 
     def __getattr__(self, name):
         raise AttributeError(
@@ -99,14 +104,11 @@ def _words(mask: torch.Tensor) -> np.ndarray:
 
 
 def _mask_function(
-    batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None, config=None, **kwargs
+    batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None, **kwargs
 ):
     """The mask of one step for all layers of a kind; see transformers.masking_utils for the arguments."""
-    if getattr(config, "model_type", None) in _OWN_ATTENTION:
-        raise NotImplementedError(
-            f"attn_implementation='{NAME}': the attention of model_type '{config.model_type}' does not go through transformers' registry; "
-            "load it with attn_implementation='eager'"
-        )
+    if isinstance(attention_mask, _Mask):
+        return attention_mask
     q_start = int(q_offset) - int(kv_offset)
     span = None if kwargs.get("use_vmap") else _span_of(mask_function)
     ranges = (None, None)
@@ -118,10 +120,8 @@ def _mask_function(
     if span is not None and ranges is not None:
         return _Mask(_core.AttentionSpan(*span), q_start, kv_length, *ranges)
     # A pattern of its own (blocks of images, packed sequences) or padding with holes: bits, from transformers' own dense mask.
-    dense = sdpa_mask(
-        batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, allow_is_causal_skip=False,
-        **{**kwargs, "allow_is_bidirectional_skip": False},
-    )  # fmt: skip
+    kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    dense = sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, **kwargs)
     return _Mask(_core.AttentionSpan.full(), q_start, kv_length, words=_words(dense[:, 0]))
 
 
@@ -143,7 +143,7 @@ def _of_tensor(mask: torch.Tensor, batch: int) -> _Mask:
 def _rows_bias(bias: torch.Tensor, batch: int, heads: int, queries: int, keys: int) -> _core.AttentionBias:
     """An AttentionBias of [1 or batch, 1 or heads, queries, keys]."""
     rows = bias[..., :keys].float().expand(batch, heads, queries, keys).transpose(1, 2)
-    return _core.AttentionBias.of_rows(rows.reshape(batch * queries, heads, keys))
+    return _core.AttentionBias.of_rows(rows.reshape(batch * queries, heads, keys).contiguous())
 
 
 class _Plans(threading.local):
@@ -256,18 +256,36 @@ def _bias(mask: _Mask, position_bias, batch, heads, queries, keys):
     """The bias of a step; made once for all layers that share the tensor."""
     if mask.bias_tensor is None and position_bias is None:
         return None
-    known = mask.plans.get(id(position_bias))
+    known = mask.biases.get(id(position_bias))
     if known is None:
         total = mask.bias_tensor if position_bias is None else position_bias
         if mask.bias_tensor is not None and position_bias is not None:
             total = mask.bias_tensor + position_bias
         known = _rows_bias(total.detach(), batch, heads, queries, keys), position_bias
-        mask.plans[id(position_bias)] = known
+        mask.biases[id(position_bias)] = known
     return known[0]
+
+
+def _refusing(check):
+    """PreTrainedModel.get_correct_attn_implementation, which lets any registered name pass, for models that never look into the registry too: they
+    would run their eager code and nobody would know."""
+
+    @functools.wraps(check)
+    def get_correct_attn_implementation(self, requested_attention, *args, **kwargs):
+        if requested_attention == NAME and not (self._supports_attention_backend or self._can_set_attn_implementation()):
+            raise NotImplementedError(
+                f"attn_implementation='{NAME}': the attention of {type(self).__name__} does not go through transformers' registry; "
+                "load it with attn_implementation='eager'"
+            )
+        return check(self, requested_attention, *args, **kwargs)
+
+    return get_correct_attn_implementation
 
 
 def register() -> None:
     """Makes attn_implementation="ropewalk" known to transformers. May be called any number of times."""
+    if NAME not in AttentionInterface._global_mapping:
+        PreTrainedModel.get_correct_attn_implementation = _refusing(PreTrainedModel.get_correct_attn_implementation)
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, _mask_function)
 
