@@ -22,6 +22,7 @@ if [ "${1:-}" = --transformers ]; then
   export CUDA_VISIBLE_DEVICES= HF_HUB_OFFLINE=1
 fi
 python=$folder/venv/bin/python
+export CC=${CC:-cc} CXX=${CXX:-c++}  # not what Python was built with: ccache finds the objects of other stages
 
 if [ "$(cat "$folder/.packages" 2>/dev/null)" != "${packages[*]}" ]; then
   echo "test-python.sh: installing into $folder: ${packages[*]}"

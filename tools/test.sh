@@ -15,7 +15,8 @@
 #   python     the wheel of the Python package and its tests, which need numpy
 #   transformers  only when named: the package inside transformers (installs torch, 5 GB)
 #
-# Without arguments all of them but the last, in this order; --quick: release only. ROPEWALK_JOBS: parallel jobs, default all cores. Builds go to build/test/<stage>.
+# Without arguments all of them but the last, in this order; --quick: release only. ROPEWALK_JOBS: parallel jobs, default all cores. Builds go to
+# build/test/<stage>.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"

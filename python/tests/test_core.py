@@ -3,6 +3,8 @@
 import gc
 import json
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -383,6 +385,13 @@ def test_info_of_the_package():
     assert info["executor"] == type(rw.default_executor()).__name__ and info["concurrency"] == rw.default_executor().concurrency
     assert {t["name"] for t in info["targets"] if t["compiled"] and t["supported"]} == set(rw.supported_targets())
     assert in_process("import ropewalk; print(ropewalk.active_target())", ROPEWALK_ISA="scalar").strip() == "scalar"
+
+
+def test_the_ten_lines_of_the_documentation():
+    page = pathlib.Path(__file__).parents[2] / "docs" / "python.md"
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", page.read_text(), re.S).group(1), names)
+    assert names["out"].shape == (100, 32, 128) and np.isfinite(names["out"]).all()
 
 
 def test_configuration_of_a_model():
