@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the wheel of the Python package, installs it into a folder of the build tree and runs its tests; stages `python` and `transformers` of test.sh.
+# Builds the wheel of the Python package, installs it into a folder of the build tree, runs its tests: stages `python`, `transformers` of test.sh.
 #
 #   tools/test-python.sh [--transformers] [pytest argument ...]
 #

@@ -31,8 +31,8 @@ def rotate_half(x, positions, inv_freq):
 
 
 def attention(q, k, v, *, scale=None, start=None, left=None, right=0, softcap=0.0, sinks=None, bias=None, first_key=0):
-    """q [rows, heads, dim], k and v [keys, kv_heads, dim]: (out [rows, heads, dim], lse [rows, heads]). Query i stands at start + i; None: end-aligned.
-    bias [heads, rows, keys] is added after softcap."""
+    """q [rows, heads, dim], k and v [keys, kv_heads, dim]: (out [rows, heads, dim], lse [rows, heads]). Query i stands at start + i; None:
+    end-aligned. bias [heads, rows, keys] is added after softcap."""
     rows, heads, dim = q.shape
     keys, kv_heads, _ = k.shape
     k, v = (np.repeat(np.asarray(x, np.float64), heads // kv_heads, axis=1) for x in (k, v))

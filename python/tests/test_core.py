@@ -238,7 +238,7 @@ READ_ONLY.flags.writeable = False
         (TypeError, "q is ndarray; expected a writable array", lambda t: rw.rope_apply(t, [0, 1], READ_ONLY)),
         (TypeError, "positions is int32; expected int64", lambda t: rw.rope_apply(t, np.zeros(2, np.int32), np.zeros((2, 8, 32), np.float32))),
         (ValueError, r"q has shape \[2, 32\]; expected three axes", lambda t: rw.rope_apply(t, [0, 1], np.zeros((2, 32), np.float32))),
-        (ValueError, "pairing is 'halves'; expected one of: half", lambda t: rw.rope_apply(t, [0], np.zeros((1, 1, 32), np.float32), pairing="halves")),
+        (ValueError, "pairing is 'halves'; expected one of: half", lambda t: rw.rope_shift(t, [0], np.zeros((1, 1, 32), "f4"), pairing="halves")),
         (rw.OutOfRange, "position", lambda t: rw.rope_apply(t, [-1], np.zeros((1, 1, 32), np.float32))),
         (rw.InvalidArgument, "theta", lambda t: rw.RopeSpec.standard(32, -1.0)),
         (ValueError, "k_type is 'int3'; expected one of: fp32", lambda t: rw.KvLayout(kv_heads=1, k_dim=8, k_type="int3")),

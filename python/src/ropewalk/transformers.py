@@ -5,13 +5,14 @@
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="ropewalk")
     model.generate(**inputs, past_key_values=ropewalk.transformers.RopewalkCache(model.config))
 
-`register()` adds an attention function and a mask function, both named "ropewalk". The mask function describes a mask instead of building one. The cache
-is optional: it keeps K and V in pages and hands the attention function a handle of them; without it transformers' own caches work.
+`register()` adds an attention function and a mask function, both named "ropewalk". The mask function describes a mask instead of building one. The
+cache is optional: it keeps K and V in pages and hands the attention function a handle of them; without it transformers' own caches work.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import warnings
 from dataclasses import dataclass, field
@@ -147,12 +148,12 @@ def _rows_bias(bias: torch.Tensor, batch: int, heads: int, queries: int, keys: i
 
 
 class _Plans(threading.local):
-    """The plans of the step that the thread is in. Layers of one geometry share one; a step's first call drops those of the last."""
+    """Plans that the thread used last: layers of one geometry share that of their step, 32 being more than a model has geometries and sinks."""
 
     size = 32
 
     def __init__(self):
-        self.known = {}
+        self.known = {}  # in the order of their making
 
     def find(self, key, held, build):
         """The plan of `key`; `held` are objects whose ids are in it, which must not be reused while it is here."""
@@ -197,34 +198,33 @@ def _attention(
     elif isinstance(mask, torch.Tensor):
         mask = _of_tensor(mask, batch)
     bias = _bias(mask, position_bias, batch, heads, queries, keys)
-    sinks = None if s_aux is None else s_aux.detach().float().contiguous()
     paged = isinstance(key, PagedKeys)
-    span_key = (mask.span.left, mask.span.right, mask.span.chunk, mask.q_start)
-    padded = mask.key_first is not None or mask.key_last is not None or mask.words is not None
+    hides = mask.key_first is not None or mask.key_last is not None or mask.words is not None or mask.bias_tensor is not None
     plan_key = (
-        batch, heads, queries, k_dim, kv_heads, keys, v_dim, query.dtype, scaling, softcap, span_key, id(mask) if padded else 0,
-        id(s_aux) if s_aux is not None else 0, id(position_bias) if position_bias is not None else 0, mask.bias_tensor is not None and id(mask),
-        key.plan_key() if paged else (key.dtype, value.dtype),
+        batch, heads, queries, k_dim, kv_heads, keys, v_dim, query.dtype, scaling, softcap,
+        (mask.span.left, mask.span.right, mask.q_start, mask.keys, id(mask) if hides else 0), id(position_bias),
+        (id(s_aux), s_aux._version) if s_aux is not None else 0, key.plan_key() if paged else (key.dtype, value.dtype),
     )  # fmt: skip
 
     def build():
         problem = _core.AttentionProblem(
-            heads=heads, kv_heads=kv_heads, k_dim=k_dim, v_dim=v_dim, q_type=_TYPES[query.dtype], span=mask.span, softcap=softcap or 0.0, sinks=sinks,
-            scale=scaling if scaling is not None else 0.0, bias=bias,
+            heads=heads, kv_heads=kv_heads, k_dim=k_dim, v_dim=v_dim, q_type=_TYPES[query.dtype], span=mask.span, softcap=softcap or 0.0, bias=bias,
+            sinks=None if s_aux is None else s_aux.detach().float().contiguous(), scale=0.0 if scaling is None else scaling,
         )  # fmt: skip
-        where = {"page_indptr": key.page_indptr(), "page_ids": key.page_ids()} if paged else {"kv_indptr": np.arange(batch + 1) * keys}
-        plan = _core.AttentionPlan()
-        batch_of_step = _core.AttentionBatch(
-            q_indptr=np.arange(batch + 1) * queries, kv_lens=np.full(batch, min(keys, mask.keys)), q_starts=np.full(batch, mask.q_start), **where,
+        rows = np.arange(batch + 1)
+        where = {"page_indptr": key.page_indptr(), "page_ids": key.page_ids()} if paged else {"kv_indptr": rows * keys}
+        step = _core.AttentionBatch(
+            q_indptr=rows * queries, kv_lens=np.full(batch, min(keys, mask.keys)), q_starts=np.full(batch, mask.q_start), **where,
             **_hidden(mask, batch, queries),
         )  # fmt: skip
+        plan = _core.AttentionPlan()
         if paged:
-            plan.build(problem, batch_of_step, key.layout, key.page_count)
+            plan.build(problem, step, key.layout, key.page_count)
         else:
-            plan.build_plain(problem, batch_of_step, _TYPES[key.dtype], _TYPES[value.dtype])
+            plan.build_plain(problem, step, _TYPES[key.dtype], _TYPES[value.dtype])
         return plan
 
-    plan = _plans.find(plan_key, (mask, s_aux, position_bias, key if paged else None), build)
+    plan = _plans.find(plan_key, (mask, s_aux, position_bias), build)
     out = query.new_empty(batch, queries, heads, v_dim)
     q_rows, out_rows = query.detach().transpose(1, 2).reshape(-1, heads, k_dim), out.view(-1, heads, v_dim)
     if paged:
@@ -301,7 +301,7 @@ class PagedKeys:
         self.requires_grad = False
 
     def plan_key(self):
-        return id(self._pool), self._pool.version
+        return self._pool.serial, self._pool.version
 
     def page_indptr(self):
         return self._pool.tables()[0]
@@ -323,6 +323,8 @@ class PagedKeys:
 class _Pool:
     """Pages of the layers that have one geometry. All rows of a batch have the same length."""
 
+    serials = itertools.count()  # tells pools apart in keys of plans, which must not keep a pool's memory
+
     def __init__(self, key, value, layers, max_tokens, page_tokens, kv_type):
         batch, kv_heads, _, k_dim = key.shape
         name = kv_type or _TYPES[key.dtype]
@@ -332,6 +334,7 @@ class _Pool:
         self.page_count = batch * (-(-max_tokens // page_tokens) + 2)
         self.cache = _core.KvCache(self.layout, layers=layers, page_count=self.page_count)
         self.rows = [self.cache.create_sequence() for _ in range(batch)]
+        self.serial = next(self.serials)
         self.length = 0  # of every row
         self.lengths = [0] * layers  # that each layer has written
         self.version = 0  # of the page tables
@@ -455,11 +458,11 @@ class RopewalkCache(Cache):
     """K and V in pages. For generate(past_key_values=...) and model(past_key_values=...) with attn_implementation="ropewalk".
 
     config      the model's
-    max_tokens  what a row may grow to, at most; the default is the model's max_position_embeddings. Address space is set aside for it, memory is taken as
-                pages are written
+    max_tokens  what a row may grow to, at most; the default is the model's max_position_embeddings. Address space is set aside for it, memory is
+                taken as pages are written
     kv_type     "fp32", "bf16", "fp16", or quantised "fp8", "k8v8", "k8v4", "k8v4h", "k4v4", "k4v4h"; default: the type of the model's K
-    dense       hand K and V back as tensors, gathered at every step: slow, for models that compute with them after they are cached. Those that are known
-                to do so get it, with a warning
+    dense       hand K and V back as tensors, gathered at every step: slow, for models that compute with them after they are cached. Those that are
+                known to do so get it, with a warning
     """
 
     def __init__(self, config, *, max_tokens: int | None = None, page_tokens: int = 64, kv_type: str | None = None, dense: bool = False):
