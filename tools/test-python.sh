@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cache=${ROPEWALK_CACHE:-$HOME/.cache/ropewalk}
-build=$PWD/build/test/python
+build=$PWD/build/test/python  # CMake works in $build-<version of Python>, as deep as the other stages: ccache knows paths relative to it
 wheel_limit=$((6 * 1024 * 1024))
 
 packages=(scikit-build-core==1.1.2 nanobind==3.1.0 numpy==2.4.6 pytest==9.2.0)
@@ -45,7 +45,7 @@ fi
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 rm -rf "$build/wheel" "$build/site"
 PATH=$folder/venv/bin:$PATH "$python" -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps -w "$build/wheel" \
-  -Cbuild-dir="$build/cmake-$version" -Ccmake.define.ROPEWALK_WERROR=ON ./python
+  -Cbuild-dir="$build-$version" -Ccmake.define.ROPEWALK_WERROR=ON ./python
 wheel=("$build"/wheel/*.whl)
 bytes=$(stat -c %s "${wheel[0]}")
 echo "test-python.sh: ${wheel[0]##*/}, $bytes bytes"
