@@ -58,7 +58,10 @@ array_view::array_view(array argument, const char* name, access mode) {
     }
     if (const borrow_function borrow = borrow_of(Py_TYPE(object.ptr()))) {
         if (requires_grad(object)) wrong_type(name, "a tensor that requires grad", "one without: there is no backward pass, call detach()");
-        if (borrow(object.ptr(), &tensor_) != 0) throw nb::python_error();
+        if (borrow(object.ptr(), &tensor_) != 0) {  // torch's own text says nothing of the argument
+            PyErr_Clear();
+            wrong_type(name, class_name(object) + " of another device or layout", "a dense array on the CPU");
+        }
     } else {
         const bool arrayed = nb::ndarray_check(object) && (mode == access::read ? nb::try_cast(object, owner_) : [&] {
                                  nb::ndarray<> writable;

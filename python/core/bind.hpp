@@ -80,6 +80,7 @@ inline rope_options options_of(std::string_view pairing, bool inverse, int32_t f
 void bind_errors(nb::module_& m);
 void bind_executors(nb::module_& m);
 void bind_rope(nb::module_& m);
+void bind_absolute(nb::module_& m);
 void bind_biases(nb::module_& m);
 void bind_cache(nb::module_& m);
 void bind_attention(nb::module_& m);

@@ -49,6 +49,7 @@ bf16_array make_bf16(nb::object bits) {
 }  // namespace
 
 NB_MODULE(_core, m) {
+    nb::set_leak_warnings(false);  // what others still hold when the interpreter ends, e.g. tracebacks of pytest, is no leak of ours
     bind_errors(m);
     bind_targets(m);
     bind_executors(m);
@@ -58,6 +59,7 @@ NB_MODULE(_core, m) {
             "__init__", [](bf16_array* self, nb::object bits) { new (self) bf16_array(make_bf16(std::move(bits))); }, "bits"_a)
         .def_ro("bits", &bf16_array::bits, "The array of uint16.");
     bind_rope(m);
+    bind_absolute(m);
     bind_biases(m);
     bind_cache(m);
     bind_attention(m);

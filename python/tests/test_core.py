@@ -125,6 +125,32 @@ def test_rope_is_a_rotation():
     near(rotated_q, q, 4.0, 8)
 
 
+def test_absolute_positions():
+    positions = np.array([0, 7, 3])
+    rows = np.empty((3, 1, 8), np.float32)
+    rw.sinusoid_rows(rw.SinusoidSpec.vaswani(8), positions, rows)
+    angle = positions[:, None] * 10000.0 ** (-np.arange(4) / 4)
+    near(rows[:, 0], np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(3, 8), 1.0, 1)
+    table = np.arange(80, dtype=np.float32).reshape(10, 1, 8)
+    rw.learned_rows(table, positions, rows, offset=2)
+    np.testing.assert_array_equal(rows, table[positions + 2])
+    assert rw.positions_from_mask(np.array([0, 1, 1], np.uint8)).tolist() == [-1, 0, 1]
+    assert rw.positions_from_tokens([1, 5, 6], padding_idx=1).tolist() == [1, 2, 3]
+
+
+def test_buckets_below_the_logarithm_are_distances():
+    assert rw.t5_buckets(-3, 4, num_buckets=8, max_distance=20, bidirectional=False).tolist() == [3, 2, 1, 0]
+    assert rw.deberta_buckets(-2, 5, position_buckets=8, max_relative_positions=32).tolist() == [-2, -1, 0, 1, 2]
+
+
+def test_frequencies_that_follow_the_length():
+    schedule = rw.RopeSchedule.dynamic_ntk(32, 10000.0, 2.0, 64)
+    schedule.check_growth(10, 64)
+    assert schedule.spec_at(64) == rw.RopeSpec.standard(32, 10000.0)
+    with pytest.raises(rw.NeedsRerotation):
+        schedule.check_growth(64, 65)
+
+
 def test_query_temperature():
     q = np.ones((3, 2, 8), np.float32)
     rw.scale_queries(q, np.array([0, 8191, 3 * 8192]), beta=0.1, floor_length=8192)
