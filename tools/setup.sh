@@ -9,7 +9,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config libxsimd-dev libtbb-dev libgtest-dev libbenchmark-dev libcli11-dev
           nlohmann-json3-dev libfmt-dev libdnnl-dev python3 binutils)
-test_packages=(clang-19 g++-aarch64-linux-gnu qemu-user unzip python3-numpy abigail-tools)
+test_packages=(clang-19 g++-aarch64-linux-gnu qemu-user unzip python3-numpy abigail-tools python3-venv python3-dev)
 for_tests=0
 for argument in "$@"; do
   case $argument in

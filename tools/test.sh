@@ -12,8 +12,11 @@
 #   tsan       thread sanitizer: whatever has threads
 #   arm64      cross build, on qemu's cortex-a53, neoverse-n1 (no dot products) and max (all of them)
 #   debug      -O0 baseline code on qemu's Nehalem (no AVX: an instruction too new is a SIGILL) and Haswell
+#   python     the wheel of the Python package and its tests, which need numpy
+#   transformers  only when named: the package inside transformers (installs torch, 5 GB)
 #
-# Without arguments all of them, in this order; --quick: release only. ROPEWALK_JOBS: parallel jobs, default all cores. Builds go to build/test/<stage>.
+# Without arguments all of them but the last, in this order; --quick: release only. ROPEWALK_JOBS: parallel jobs, default all cores. Builds go to
+# build/test/<stage>.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -61,6 +64,7 @@ configuration() {
     debug) options=(--preset debug "${only_tests[@]}" -DROPEWALK_TARGETS=avx2 "-DROPEWALK_TEST_FOLDERS=simd;runtime;c_api"
                     "-DROPEWALK_TEST_SOURCES=/simd/|errors|attention_test|alibi|executor|kv_(cache_test|pages)|rope_test"
                     "-DROPEWALK_TEST_MACHINES=Nehalem:scalar;Haswell:avx2" "-DROPEWALK_TEST_FILTER=$brief") ;;
+    python|transformers) options=() ;;  # tools/test-python.sh
     *) echo "test.sh: unknown stage '$1' (see --help)" >&2; return 1 ;;
   esac
 }
@@ -77,7 +81,7 @@ done
 if [ "$quick" = 1 ]; then
   stages=(release)
 elif [ ${#stages[@]} = 0 ]; then
-  stages=(release emulated clang xsimd asan tsan arm64 debug)
+  stages=(release emulated clang xsimd asan tsan arm64 debug python)
   if [ "$has_avx512" = 1 ]; then stages=("${stages[@]/emulated/}"); fi
 fi
 
@@ -91,6 +95,15 @@ for stage in "${stages[@]}"; do
   if [ -z "$stage" ]; then continue; fi
   folder=$root/build/test/$stage
   configuration "$stage"
+  if [ "$stage" = python ] || [ "$stage" = transformers ]; then
+    script=("[[$root/tools/test-python.sh]]")
+    if [ "$stage" = transformers ]; then script+=(--transformers); fi
+    cat >> "$super/CTestTestfile.cmake" <<END
+add_test([[$stage: tests]] ${script[*]})
+set_tests_properties([[$stage: tests]] PROPERTIES LABELS $stage TIMEOUT 3600)
+END
+    continue
+  fi
   log=$root/build/test/$stage.configure.log
   echo "test.sh: configuring $stage"
   if ! cmake "${options[@]}" "-DROPEWALK_TEST_STAGE=$stage" -B "$folder" >"$log" 2>&1; then

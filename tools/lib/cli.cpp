@@ -18,7 +18,7 @@ int bad_input(std::string_view tool, std::string_view text) {
     return exit_bad_input;
 }
 
-std::optional<int> parse(CLI::App& app, int argc, char** argv) {
+std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
     app.set_version_flag("--version", fmt::format("{} {}", app.get_name(), version()));
     try {
         app.parse(argc, argv);

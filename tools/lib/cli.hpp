@@ -26,7 +26,7 @@ void complain(std::string_view tool, std::string_view text);
 int bad_input(std::string_view tool, std::string_view text);
 
 // Parses; an exit code where the tool should end now (help, version, or a command line that breaks a rule).
-std::optional<int> parse(CLI::App& app, int argc, char** argv);
+std::optional<int> parse(CLI::App& app, int argc, const char* const* argv);
 
 // Adds --target, the ISA limit as an option, and its description.
 void add_target_option(CLI::App& app, std::string& name);
