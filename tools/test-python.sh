@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cache=${ROPEWALK_CACHE:-$HOME/.cache/ropewalk}
-build=$PWD/build/test/python  # CMake works in $build-<version of Python>, as deep as the other stages: ccache knows paths relative to it
+build=$PWD/build/test/python  # CMake works in $build-<version of Python>
 wheel_limit=$((6 * 1024 * 1024))
 
 packages=(scikit-build-core==1.1.2 nanobind==3.1.0 numpy==2.4.6 pytest==9.2.0)

@@ -56,7 +56,8 @@ configuration() {
     clang) options=(--preset clang "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_BUILD_TESTS=OFF) ;;
     xsimd) options=(--preset release "${only_tests[@]}" -DROPEWALK_WERROR=ON "-DROPEWALK_XSIMD_INCLUDE_DIR=$cache/xsimd-14.1.0"
                     "-DROPEWALK_TEST_FOLDERS=simd;structure") ;;
-    asan) options=(--preset asan "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_TARGETS=avx2 -DROPEWALK_TEST_TARGETS=avx2 "-DROPEWALK_TEST_FILTER=-$long:$many") ;;
+    asan) options=(--preset asan "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_TARGETS=avx2 -DROPEWALK_TEST_TARGETS=avx2
+                   "-DROPEWALK_TEST_FILTER=-$long:$many") ;;
     tsan) options=(--preset tsan "${only_tests[@]}" -DROPEWALK_TARGETS=avx2 -DROPEWALK_TEST_TARGETS=avx2 -DROPEWALK_TEST_FOLDERS=runtime
                    "-DROPEWALK_TEST_SOURCES=executor|attention|cascade|tree|kv_cache_test|kv_pages|rope_(test|axes|cache)"
                    "-DROPEWALK_TEST_FILTER=-$single") ;;

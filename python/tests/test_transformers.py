@@ -4,6 +4,8 @@ SmolLM2-135M (ROPEWALK_SMOLLM2: its checkpoint, made by make_smollm2.py)."""
 import copy
 import gc
 import os
+import pathlib
+import re
 import weakref
 
 import pytest
@@ -284,6 +286,15 @@ def test_quantised_pages_stay_near():
         model.set_attn_implementation("ropewalk")
         actual = model(**prompts(), past_key_values=paged(model, kv_type="k8v8")).logits[:, -1]
     assert 0 < (expected - actual).abs().max() < 0.1 * expected.std()
+
+
+def test_the_lines_of_the_documentation(tmp_path):
+    build(*DECODERS["llama-3.1"]).save_pretrained(tmp_path)
+    page = pathlib.Path(__file__).parents[2] / "docs" / "python.md"
+    block = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)[1]
+    names = {"torch": torch, "AutoModelForCausalLM": transformers.AutoModelForCausalLM, "folder": tmp_path, "inputs": prompts()}
+    exec(block, names)
+    assert names["cache"].get_seq_length() > prompts()["input_ids"].shape[1]
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,16 @@ learned_positions learned_of(call& c, const ropewalk_learned_positions* learned)
     return {c.view("learned.table", learned->table), learned->offset};
 }
 
+// Calls function(what, positions, rows, executor).
+template <class Function, class What>
+ropewalk_status on_rows(call& c, Function function, const What& what, const int64_t* positions, size_t count, const char* name,
+                        const ropewalk_tensor* rows, ropewalk_executor* on) noexcept {
+    const auto at = c.array("positions", positions, count);
+    const head_view view = c.view(name, rows);
+    executor& who = executor_of(c, on);
+    return c.run([&] { return function(what, at, view, who); });
+}
+
 query_temperature temperature_of(call& c, const ropewalk_query_temperature* temperature) noexcept {
     c.sized("temperature", temperature);
     if (!c.ok()) return {};
@@ -67,21 +77,13 @@ ropewalk_status ropewalk_sinusoid_fairseq(int32_t dim, int64_t padding_idx, rope
 ropewalk_status ropewalk_sinusoid_rows(const ropewalk_sinusoid* spec, const int64_t* positions, size_t count, const ropewalk_tensor* rows,
                                        ropewalk_executor* on) {
     call c;
-    const sinusoid_spec s = sinusoid_of(c, spec);
-    const auto at = c.array("positions", positions, count);
-    const head_view view = c.view("rows", rows);
-    executor& who = executor_of(c, on);
-    return c.run([&] { return sinusoid_rows(s, at, view, who); });
+    return on_rows(c, sinusoid_rows, sinusoid_of(c, spec), positions, count, "rows", rows, on);
 }
 
 ropewalk_status ropewalk_sinusoid_add(const ropewalk_sinusoid* spec, const int64_t* positions, size_t count, const ropewalk_tensor* x,
                                       ropewalk_executor* on) {
     call c;
-    const sinusoid_spec s = sinusoid_of(c, spec);
-    const auto at = c.array("positions", positions, count);
-    const head_view view = c.view("x", x);
-    executor& who = executor_of(c, on);
-    return c.run([&] { return sinusoid_add(s, at, view, who); });
+    return on_rows(c, sinusoid_add, sinusoid_of(c, spec), positions, count, "x", x, on);
 }
 
 ropewalk_status ropewalk_sinusoid_shift(const ropewalk_sinusoid* spec, int64_t k, const ropewalk_tensor* rows, ropewalk_executor* on) {
@@ -104,21 +106,13 @@ ropewalk_status ropewalk_xlnet_positions(int64_t* positions, size_t count, const
 ropewalk_status ropewalk_learned_rows(const ropewalk_learned_positions* learned, const int64_t* positions, size_t count, const ropewalk_tensor* rows,
                                       ropewalk_executor* on) {
     call c;
-    const learned_positions table = learned_of(c, learned);
-    const auto at = c.array("positions", positions, count);
-    const head_view view = c.view("rows", rows);
-    executor& who = executor_of(c, on);
-    return c.run([&] { return learned_rows(table, at, view, who); });
+    return on_rows(c, learned_rows, learned_of(c, learned), positions, count, "rows", rows, on);
 }
 
 ropewalk_status ropewalk_learned_add(const ropewalk_learned_positions* learned, const int64_t* positions, size_t count, const ropewalk_tensor* x,
                                      ropewalk_executor* on) {
     call c;
-    const learned_positions table = learned_of(c, learned);
-    const auto at = c.array("positions", positions, count);
-    const head_view view = c.view("x", x);
-    executor& who = executor_of(c, on);
-    return c.run([&] { return learned_add(table, at, view, who); });
+    return on_rows(c, learned_add, learned_of(c, learned), positions, count, "x", x, on);
 }
 
 ropewalk_status ropewalk_positions_from_mask(int64_t* positions, const uint8_t* mask, size_t count) {

@@ -1,6 +1,6 @@
 """check_snippets.py ROOT: each block of code in docs/*.md stands, line by line, in the file that the link before it names.
 
-A line `...` skips lines. Blocks of sh are not looked at, nor of python, which python/tests/test_core.py runs."""
+A line `...` skips lines. Blocks of sh are not looked at, nor of python, which python/tests run."""
 
 import pathlib
 import re
