@@ -45,9 +45,12 @@ result<rope_schedule> rope_schedule::dynamic_ntk(int32_t rotary_dim, double thet
 result<rope_spec> rope_schedule::spec_at(int64_t length) const noexcept {
     if (length < 0) return refuse(status_code::invalid_argument, "length is %" PRId64 "; must be at least 0", length);
     const bool beyond = static_cast<double>(length) > limit_;
-    if (beyond && theta_ != 0.0) return rope_spec::dynamic_ntk(short_.rotary_dim(), theta_, factor_, limit_, length, short_.phases);
     try {
-        return beyond ? long_ : short_;
+        if (!beyond || theta_ == 0.0) return beyond ? long_ : short_;
+        result<rope_spec> spec = rope_spec::dynamic_ntk(short_.rotary_dim(), theta_, factor_, limit_, length, short_.phases);
+        if (spec.ok() && !divisors_.empty()) spec = spec->divided(divisors_);
+        if (spec.ok()) spec->axis_of_pair = short_.axis_of_pair;
+        return spec;
     } catch (const std::bad_alloc&) {
         return refuse(status_code::out_of_memory, "no memory for %zu frequencies", short_.inv_freq.size());
     }

@@ -22,6 +22,7 @@
 #include <ropewalk/query_temperature.hpp>
 #include <ropewalk/relative_buckets.hpp>
 #include <ropewalk/rope.hpp>
+#include <ropewalk/rope_cache.hpp>
 #include <ropewalk/status.hpp>
 
 namespace ropewalk {
@@ -77,6 +78,8 @@ struct ROPEWALK_API rope_parameters {
     [[nodiscard]] bool depends_on_length() const noexcept;
     // The spec for sequences of `length` tokens. Errors: those of the family's function, a wrong count of divisors or axes.
     [[nodiscard]] result<rope_spec> at(int64_t length, phase_mode phases = phase_mode::exact) const noexcept;
+    // at() of every length, and where it changes. Errors: as at().
+    [[nodiscard]] result<rope_schedule> schedule(phase_mode phases = phase_mode::exact) const noexcept;
     bool operator==(const rope_parameters&) const = default;
 };
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include <ropewalk/executor.hpp>
 #include <ropewalk/export.hpp>
@@ -40,9 +41,12 @@ public:
     [[nodiscard]] status check_growth(int64_t from, int64_t to) const noexcept;
 
 private:
+    friend struct rope_parameters;  // schedule(): with explicit divisors and axes
+
     rope_spec short_, long_;  // up to and including limit_ tokens, and beyond
     double limit_ = std::numeric_limits<double>::infinity();
     double theta_ = 0.0, factor_ = 0.0;  // of dynamic NTK, which has no long_ but a spec for each length; else 0
+    std::vector<double> divisors_;       // likewise, of each of these specs, or empty
 };
 
 // Rotates keys that lie in pages anew: K of slots [tokens], turned by `from` at positions [axes][tokens], becomes what `to` makes of it: the turn and

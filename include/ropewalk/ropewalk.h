@@ -1251,6 +1251,9 @@ ROPEWALK_API ropewalk_status ropewalk_position_config_rope(const ropewalk_positi
 /** A new spec: the rotation of a layer for sequences of `length` tokens (0 where it does not depend on it). ROPEWALK_NOT_FOUND without rope. */
 ROPEWALK_API ropewalk_status ropewalk_position_config_rope_spec(const ropewalk_position_config* config, ropewalk_stack stack, int32_t layer,
                                                                 int64_t length, ropewalk_phase_mode phases, ropewalk_rope_spec** spec);
+/** A new schedule: the specs of all lengths. ROPEWALK_NOT_FOUND without rope. */
+ROPEWALK_API ropewalk_status ropewalk_position_config_rope_schedule(const ropewalk_position_config* config, ropewalk_stack stack, int32_t layer,
+                                                                    ropewalk_phase_mode phases, ropewalk_rope_schedule** schedule);
 
 /** Rows that are added to the embeddings before a stack. */
 typedef struct ropewalk_absolute_positions {

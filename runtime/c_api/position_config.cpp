@@ -194,6 +194,13 @@ ropewalk_status ropewalk_position_config_rope_spec(const ropewalk_position_confi
     return c.create("spec", spec, [&] { return rotation->parameters.at(length, static_cast<phase_mode>(phases)); });
 }
 
+ropewalk_status ropewalk_position_config_rope_schedule(const ropewalk_position_config* config, ropewalk_stack stack, int32_t layer,
+                                                       ropewalk_phase_mode phases, ropewalk_rope_schedule** schedule) {
+    call c;
+    const rope_rotation* const rotation = rope_of(c, config, stack, layer);
+    return c.create("schedule", schedule, [&] { return rotation->parameters.schedule(static_cast<phase_mode>(phases)); });
+}
+
 ropewalk_status ropewalk_position_config_absolute(const ropewalk_position_config* config, ropewalk_stack stack, ropewalk_absolute_positions* out,
                                                   ropewalk_sinusoid* sinusoid) {
     call c;

@@ -1,6 +1,7 @@
 #include "runtime/config/stack.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -81,6 +82,28 @@ result<rope_spec> rope_parameters::at(int64_t length, phase_mode phases) const n
     }
     if (const status s = spec->validate(); !s.ok()) return s;
     return spec;
+}
+
+result<rope_schedule> rope_parameters::schedule(phase_mode phases) const noexcept {
+    result<rope_spec> within = at(0, phases);
+    if (!within.ok()) return within.state();
+    rope_schedule schedule(*std::move(within));
+    if (!depends_on_length()) return schedule;
+    schedule.limit_ = original_max_position;
+    if (family == rope_family::longrope) {
+        result<rope_spec> beyond = at(std::numeric_limits<int64_t>::max(), phases);
+        if (!beyond.ok()) return beyond.state();
+        schedule.long_ = *std::move(beyond);
+        return schedule;
+    }
+    schedule.theta_ = theta;
+    schedule.factor_ = factor;
+    try {
+        schedule.divisors_ = divisors;
+    } catch (const std::bad_alloc&) {
+        return refuse(status_code::out_of_memory, "no memory for %zu divisors", divisors.size());
+    }
+    return schedule;
 }
 
 namespace runtime {

@@ -338,6 +338,9 @@ TEST(c_config_test, llama_of_hugging_face) {
     EXPECT_EQ(rope.axes, 1);
     expect_spec(cpp.layers.layer(0).rope.spec,
                 [&](auto** s) { return ropewalk_position_config_rope_spec(config.get(), ROPEWALK_STACK_DECODER, 0, 0, ROPEWALK_PHASES_EXACT, s); });
+    const auto schedule = make<c_schedule>(
+        [&](auto** s) { return ropewalk_position_config_rope_schedule(config.get(), ROPEWALK_STACK_DECODER, 0, ROPEWALK_PHASES_EXACT, s); });
+    expect_spec(cpp.layers.layer(0).rope.spec, [&](auto** s) { return ropewalk_rope_schedule_spec_at(schedule.get(), 1 << 20, s); });
 
     expect_refused(ropewalk_position_config_layer(config.get(), ROPEWALK_STACK_DECODER, 3, &layer), ROPEWALK_OUT_OF_RANGE,
                    "layer is 3; stack 0 has 3");

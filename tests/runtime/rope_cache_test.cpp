@@ -1,5 +1,6 @@
 // RoPE over a live cache: schedules, kv_rerotate, kv_shift. Names that begin with a letter and a number are rows of the field reports. Expected
 // values are turned in long double, or go the way over gathered keys, rope_apply and kv_append.
+#include <ropewalk/position_spec.hpp>
 #include <ropewalk/rope_cache.hpp>
 
 #include <algorithm>
@@ -142,6 +143,31 @@ TEST_F(rope_cache, other_families_never_change) {
     EXPECT_EQ(taken(schedule.spec_at(7)).inv_freq, taken(schedule.spec_at(1 << 30)).inv_freq);
     EXPECT_FALSE(rope_schedule::dynamic_ntk(2, 1e4, 2, 4096).ok());
     EXPECT_FALSE(rope_schedule::longrope({}).ok()) << "lists of no factors for 64 pairs";
+}
+
+TEST_F(rope_cache, the_schedule_of_a_configuration_is_its_spec_at_every_length) {
+    rope_parameters p;
+    p.rotary_dim = 8;
+    p.factor = 4.0;
+    p.original_max_position = 100.0;
+    p.divisors = {1.0, 2.0, 1.0, 4.0};
+    p.axis_of_pair = {0, 1, 1, 0};
+    p.short_factor = {1.0, 1.0, 1.5, 2.0};
+    p.long_factor = {2.0, 3.0, 4.0, 5.0};
+    for (const rope_family family : {rope_family::standard, rope_family::yarn, rope_family::dynamic_ntk, rope_family::longrope}) {
+        SCOPED_TRACE(name(family));
+        p.family = family;
+        const result<rope_schedule> schedule = p.schedule();
+        ASSERT_TRUE(schedule.ok()) << schedule.state().text();
+        for (const int64_t length : {0, 100, 101, 5000}) EXPECT_EQ(taken(schedule->spec_at(length)), taken(p.at(length))) << length;
+        EXPECT_EQ(schedule->check_growth(100, 101).code(), p.depends_on_length() ? status_code::needs_rerotation : status_code::ok);
+        EXPECT_TRUE(schedule->check_growth(1, 100).ok());
+    }
+    p.long_factor.pop_back();
+    EXPECT_EQ(p.schedule().state().code(), status_code::invalid_argument);
+    p.divisors.pop_back();
+    p.family = rope_family::dynamic_ntk;
+    EXPECT_EQ(p.schedule().state().code(), status_code::invalid_argument);
 }
 
 // ---- kv_rerotate ---------------------------------------------------------------------------------------------------------------------------
