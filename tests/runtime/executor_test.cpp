@@ -21,7 +21,8 @@
 namespace ropewalk {
 namespace {
 
-// Counts how often each item ran and on which threads.
+// Counts how often each item ran, on which threads, and how many ran at the same time. (A pool may send another of its threads in the middle of a
+// run, so that more threads than its limit have been seen: the limit is on those at work at a time.)
 class tally {
 public:
     explicit tally(int32_t items) : counts_(static_cast<std::size_t>(items)) {}
@@ -29,23 +30,31 @@ public:
     static void item(void* context, int32_t i) {
         tally& self = *static_cast<tally*>(context);
         ++self.counts_[static_cast<std::size_t>(i)];
+        {
+            const std::lock_guard lock(self.mutex_);
+            self.threads_.insert(std::this_thread::get_id());
+            self.most_at_work_ = std::max(self.most_at_work_, ++self.at_work_);
+        }
         // Long enough for sleeping workers to wake up (25 to 40 us) and take part.
         const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
         while (std::chrono::steady_clock::now() < end) {
         }
         const std::lock_guard lock(self.mutex_);
-        self.threads_.insert(std::this_thread::get_id());
+        --self.at_work_;
     }
 
     void expect_each_once() const {
         for (std::size_t i = 0; i < counts_.size(); ++i) EXPECT_EQ(counts_[i], 1) << "item " << i;
     }
     [[nodiscard]] const std::set<std::thread::id>& threads() const { return threads_; }
+    [[nodiscard]] int32_t most_at_work() const { return most_at_work_; }
 
 private:
     std::vector<std::atomic<int>> counts_;
     std::mutex mutex_;
     std::set<std::thread::id> threads_;
+    int32_t at_work_ = 0;
+    int32_t most_at_work_ = 0;
 };
 
 void expect_each_item_once(executor& on) {
@@ -55,7 +64,7 @@ void expect_each_item_once(executor& on) {
         tally seen(items);
         on.run(items, tally::item, &seen);
         seen.expect_each_once();
-        EXPECT_LE(static_cast<int32_t>(seen.threads().size()), on.concurrency());
+        EXPECT_LE(seen.most_at_work(), on.concurrency());
     }
 }
 
@@ -130,8 +139,7 @@ TEST(executor, F10_arena_limits_the_threads) {
         expect_each_item_once(on);
         tally seen(200);
         on.run(200, tally::item, &seen);
-        EXPECT_LE(static_cast<int>(seen.threads().size()), limit);
-        EXPECT_GE(seen.threads().size(), 1u);
+        EXPECT_LE(seen.most_at_work(), limit);
     }
 }
 
@@ -143,7 +151,7 @@ TEST(executor, F10_default_follows_the_arena_of_the_caller) {
         tally seen(200);
         default_executor().run(200, tally::item, &seen);
         seen.expect_each_once();
-        EXPECT_LE(seen.threads().size(), 2u);
+        EXPECT_LE(seen.most_at_work(), 2);
     });
     EXPECT_EQ(default_executor().concurrency(), tbb::this_task_arena::max_concurrency());
 }

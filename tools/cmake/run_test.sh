@@ -50,9 +50,19 @@ for ((i = 0; i < shards; ++i)); do
   GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i run "$@" >"$logs/$i" 2>&1 &
   pids+=($!)
 done
+# What failed stands last: reports cut long outputs in the middle.
 code=0
+failed=()
 for ((i = 0; i < shards; ++i)); do
-  wait "${pids[$i]}" || code=$?
-  cat "$logs/$i"
+  if wait "${pids[$i]}"; then
+    cat "$logs/$i"
+  else
+    code=$?
+    failed+=("$i:$code")
+  fi
+done
+for f in "${failed[@]}"; do
+  cat "$logs/${f%:*}"
+  echo "run_test.sh: shard $((${f%:*} + 1)) of $shards: exit code ${f#*:}"
 done
 exit $code
