@@ -41,7 +41,9 @@ shapes+=':gguf_config_damage*:attention_bias_test.over_a_grid*'
 for digit in 0 2 4 6 8; do shapes+=":all/attention_shapes*$digit:seeds/kv_cache_model*$digit"; done
 # Thread sanitizer: whatever runs on more than one thread, and not all pairs of types.
 single='attention.*:*attention_shapes*:attention_merge.*:attention_invariance.batch*:*C20*:*match*definition*:*config*:rope_families*:sinusoid*'
-single+=':relative_attention.workspace*:all/cascade_types*/1?:all/cascade_types*/2?'
+single+=':relative_attention.workspace*:types/*hadamard*:types/*masks_and_biases*:types/quantised*same_bits*/int4*:types/*same_bits*/fp8*'
+single+=':attention_bias_test.same_bits*:all/cascade_types*/1?:all/cascade_types*/2?'
+for digit in 2 3 6 7 8 9; do single+=":all/cascade_types*/$digit"; done
 # An -O0 build under emulation: a little of everything, for instructions that are too new.
 brief='dispatch.*:*errors*:*empty*:attention.causal*:attention.head*:attention.window*:attention.mixed*:alibi*:*A17*:*A19*:kv_append*:kv_cache.*'
 # Not F03_environment_variable: it starts itself again, and qemu-x86_64 lets the child run on the host's processor.
