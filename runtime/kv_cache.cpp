@@ -470,6 +470,22 @@ status kv_cache::truncate(sequence_id sequence, int64_t length) noexcept {
     return {};
 }
 
+result<int64_t> kv_cache::trim_front(sequence_id sequence, int64_t tokens) noexcept {
+    sequence_state* s = state_->find(sequence);
+    if (s == nullptr) return no_sequence(sequence);
+    if (tokens < 0 || tokens > s->length) {
+        return refuse(status_code::out_of_range, "tokens is %lld; must be 0 .. %lld, the current length", number{tokens}, number{s->length});
+    }
+    const int64_t pages = tokens / state_->layout.page_tokens, gone = pages * state_->layout.page_tokens;
+    for (int64_t i = pages; i-- > 0;) state_->drop_holder(s->pages[static_cast<std::size_t>(i)]);
+    s->pages.erase(s->pages.begin(), s->pages.begin() + pages);
+    s->first_position += gone;
+    s->length -= gone;
+    s->promised -= gone;
+    state_->tokens -= gone;
+    return gone;
+}
+
 result<int64_t> kv_cache::length(sequence_id sequence) const noexcept {
     const sequence_state* s = std::as_const(*state_).find(sequence);
     if (s == nullptr) return no_sequence(sequence);

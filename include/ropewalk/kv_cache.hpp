@@ -88,6 +88,11 @@ public:
     // shared until the next append.
     status truncate(sequence_id sequence, int64_t length) noexcept;
 
+    // Forgets tokens at the front that no later query sees (sliding windows): the whole pages within the first `tokens`, which are returned where
+    // nobody else holds them. Gives how many tokens went, a multiple of page_tokens; the sequence is that much shorter and starts at that much larger
+    // a position: the next token's is what it was. tokens may not exceed the length. Reservations stay.
+    result<int64_t> trim_front(sequence_id sequence, int64_t tokens) noexcept;
+
     [[nodiscard]] result<int64_t> length(sequence_id sequence) const noexcept;
     // Position that the next appended token gets.
     [[nodiscard]] result<int64_t> next_position(sequence_id sequence) const noexcept;

@@ -898,6 +898,11 @@ ROPEWALK_API ropewalk_status ropewalk_kv_cache_append(ropewalk_kv_cache* cache, 
                                                       size_t count, int64_t* slots, size_t slots_count, int64_t* positions, size_t positions_count);
 /** Forgets all tokens from `length` on (rollback of drafts); ends a reservation. length may not exceed the current one. */
 ROPEWALK_API ropewalk_status ropewalk_kv_cache_truncate(ropewalk_kv_cache* cache, ropewalk_sequence sequence, int64_t length);
+/**
+ * Forgets tokens at the front that no later query sees (sliding windows): the whole pages within the first `tokens`, at most the length. Out: how many
+ * tokens went, by which the sequence is shorter and its first position larger; the next token's position is what it was.
+ */
+ROPEWALK_API ropewalk_status ropewalk_kv_cache_trim_front(ropewalk_kv_cache* cache, ropewalk_sequence sequence, int64_t tokens, int64_t* gone);
 
 typedef struct ropewalk_sequence_info {
     uint32_t struct_size;

@@ -97,6 +97,12 @@ ropewalk_status ropewalk_kv_cache_truncate(ropewalk_kv_cache* cache, ropewalk_se
     return c.run([&] { return cache->value.truncate(id_of(sequence), length); });
 }
 
+ropewalk_status ropewalk_kv_cache_trim_front(ropewalk_kv_cache* cache, ropewalk_sequence sequence, int64_t tokens, int64_t* gone) {
+    call c;
+    c.handle("cache", cache);
+    return c.get("gone", gone, [&] { return cache->value.trim_front(id_of(sequence), tokens); });
+}
+
 ropewalk_status ropewalk_kv_cache_sequence_info(const ropewalk_kv_cache* cache, ropewalk_sequence sequence, ropewalk_sequence_info* info) {
     call c;
     c.handle("cache", cache);

@@ -184,6 +184,11 @@ TEST_P(c_decode, same_bits_as_cpp) {
     expect_ok(ropewalk_kv_cache_truncate(c.cache(), c_sequences[1], 100));  // rollback
     EXPECT_TRUE(cpp.cache().truncate(cpp_sequences[1], 100).ok());
     both({1, 1, 1});
+    int64_t gone = -1;
+    expect_ok(ropewalk_kv_cache_trim_front(c.cache(), c_sequences[0], 130, &gone));
+    EXPECT_EQ(gone, *cpp.cache().trim_front(cpp_sequences[0], 130));
+    EXPECT_EQ(gone, 128);  // two pages
+    both({1, 1, 1});
 }
 
 INSTANTIATE_TEST_SUITE_P(types, c_decode, ::testing::Values("fp32", "bf16", "k8v8", "k4v4h"),

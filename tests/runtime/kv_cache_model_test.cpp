@@ -31,7 +31,8 @@ public:
         if (dice < 8) return create();
         if (dice < 18) return fork();
         if (dice < 65) return append();
-        if (dice < 80) return truncate();
+        if (dice < 76) return truncate();
+        if (dice < 80) return trim_front();
         if (dice < 88) return free();
         if (dice < 96) return reserve();
         refuse();
@@ -235,6 +236,22 @@ private:
         expect_tokens(cache_, sequence_id{it->first}, s.tags);
     }
 
+    void trim_front() {
+        const auto it = any();
+        if (it == model_.end()) return;
+        model_sequence& s = it->second;
+        const int64_t tokens = pick(0, static_cast<int>(s.length())), pages = tokens / page_tokens_, gone = pages * page_tokens_;
+        const auto trimmed = cache_.trim_front(sequence_id{it->first}, tokens);
+        ASSERT_TRUE(trimmed.ok()) << trimmed.state().text();
+        ASSERT_EQ(*trimmed, gone);
+        s.first_position += gone;
+        s.tags.erase(s.tags.begin(), s.tags.begin() + gone);
+        s.promised -= gone;
+        s.held -= pages;
+        check();
+        expect_tokens(cache_, sequence_id{it->first}, s.tags);
+    }
+
     void free() {
         const auto it = any();
         if (it == model_.end()) return;
@@ -272,6 +289,7 @@ private:
             EXPECT_EQ(cache_.free(stale).code(), status_code::not_found);
             EXPECT_EQ(cache_.fork(stale).state().code(), status_code::not_found);
             EXPECT_EQ(cache_.truncate(stale, 0).code(), status_code::not_found);
+            EXPECT_EQ(cache_.trim_front(stale, 0).state().code(), status_code::not_found);
         }
         if (const auto it = any(); it != model_.end()) {
             const sequence_id id{it->first};
@@ -279,6 +297,7 @@ private:
             std::vector<int64_t> slots(2);
             EXPECT_EQ(cache_.append(twice, slots, {}).code(), status_code::invalid_argument);
             EXPECT_EQ(cache_.truncate(id, it->second.length() + 1).code(), status_code::out_of_range);
+            EXPECT_EQ(cache_.trim_front(id, it->second.length() + 1).state().code(), status_code::out_of_range);
             EXPECT_EQ(cache_.slots(id, it->second.length() - 1, slots).code(), status_code::out_of_range);
         }
         check();

@@ -417,6 +417,40 @@ TEST(kv_cache, truncating_into_a_shared_page_copies_at_the_next_append) {
     EXPECT_EQ(*cache.length(b), 23);
 }
 
+// A window of 20 keys, decoded for 100 tokens: of pages of 16, three at most hold a key of the window or the token that comes.
+TEST(kv_cache, a_window_holds_as_many_pages_as_it_has) {
+    constexpr int64_t window = 20;
+    kv_cache cache = make(small_config());
+    const sequence_id a = *cache.create_sequence(7);
+    int64_t trimmed = 0;
+    for (int64_t token = 0; token < 100; ++token) {
+        append_tags(cache, a, tags_from(token, 1));
+        EXPECT_EQ(*cache.next_position(a), 7 + token + 1);
+        const int64_t unseen = *cache.length(a) - (window - 1);
+        if (unseen > 0) trimmed += *cache.trim_front(a, unseen);
+        EXPECT_LE(cache.stats().total_pages - cache.stats().free_pages, 3);
+        expect_tokens(cache, a, tags_from(trimmed, token + 1 - trimmed));
+    }
+    EXPECT_EQ(trimmed, (100 - (window - 1)) / 16 * 16);
+    expect_refused(cache.trim_front(a, *cache.length(a) + 1).state(), status_code::out_of_range, "tokens is 21; must be 0 .. 20");
+    expect_refused(cache.trim_front(a, -1).state(), status_code::out_of_range, "tokens is -1");
+}
+
+// Pages that a fork shares stay the fork's.
+TEST(kv_cache, trimming_the_front_leaves_a_fork_alone) {
+    kv_cache cache = make(small_config());
+    const sequence_id a = *cache.create_sequence();
+    append_tags(cache, a, tags_from(0, 40));
+    const sequence_id b = *cache.fork(a);
+    EXPECT_EQ(*cache.trim_front(a, 39), 32);
+    EXPECT_EQ(*cache.length(a), 8);
+    EXPECT_EQ(cache.stats().shared_pages, 1);
+    expect_tokens(cache, b, tags_from(0, 40));
+    append_tags(cache, a, tags_from(500, 1));
+    EXPECT_EQ(*cache.next_position(a), 41);
+    expect_tokens(cache, b, tags_from(0, 40));
+}
+
 // Three holders of one partial page append in one call: two copies, the third keeps it; exactly the free pages that this needs suffice.
 TEST(kv_cache, holders_of_one_page_append_together) {
     for (const int32_t pages : {3, 2}) {
