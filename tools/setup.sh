@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what ropewalk needs on Debian 12 or later: the packages to build it, and with --test also what tools/test.sh uses (clang, the
-# arm64 cross compiler with a sysroot, qemu, the newest xsimd headers, numpy, libabigail). Does nothing, quickly, when all is there.
+# arm64 cross compiler with a sysroot, qemu, the newest xsimd headers, a second oneTBB, numpy, libabigail). Does nothing, quickly, when all is there.
 #
 #   tools/setup.sh [--test]
 #
@@ -72,6 +72,16 @@ CONF
   rm -rf "$work"
 }
 
+# download_wheel <folder> <package==version>
+download_wheel() {
+  local python=python3
+  if ! $python -m pip --version >/dev/null 2>&1; then
+    install_packages python3-pip
+    python=/usr/bin/python3
+  fi
+  $python -m pip -q download --no-deps --only-binary=:all: -d "$1" "$2"
+}
+
 # The newest xsimd that ships in an ordinary package: the headers inside the wheel of pythran.
 pythran=0.19.0
 xsimd=14.1.0
@@ -79,13 +89,9 @@ fetch_newest_xsimd() {
   local folder=$cache/xsimd-$xsimd
   if [ -e "$folder/xsimd/xsimd.hpp" ]; then return; fi
   echo "setup.sh: fetching xsimd $xsimd (from pythran $pythran) into $folder"
-  local python=python3 work
-  if ! $python -m pip --version >/dev/null 2>&1; then
-    install_packages python3-pip
-    python=/usr/bin/python3
-  fi
+  local work
   work=$(mktemp -d "${TMPDIR:-/tmp}/ropewalk-xsimd.XXXXXX")
-  $python -m pip -q download --no-deps --only-binary=:all: -d "$work" "pythran==$pythran"
+  download_wheel "$work" "pythran==$pythran"
   unzip -q "$work"/pythran-*.whl 'pythran/xsimd/*' -d "$work"
   local version
   version=$(sed -nE 's/^#define XSIMD_VERSION_(MAJOR|MINOR|PATCH) ([0-9]+).*/\2/p' "$work/pythran/xsimd/config/xsimd_config.hpp" | paste -sd.)
@@ -98,8 +104,23 @@ fetch_newest_xsimd() {
   rm -rf "$work"
 }
 
+# Another version of oneTBB than Debian's, to have two in one process: tests/packaging/two_tbb.
+tbb=2022.3.1
+fetch_other_tbb() {
+  local folder=$cache/tbb-$tbb
+  if [ -e "$folder/libtbb.so.12" ] || [ "$(uname -m)" != x86_64 ]; then return; fi
+  echo "setup.sh: fetching oneTBB $tbb into $folder"
+  local work
+  work=$(mktemp -d "${TMPDIR:-/tmp}/ropewalk-tbb.XXXXXX")
+  download_wheel "$work" "tbb==$tbb"
+  mkdir -p "$folder"
+  unzip -q -j "$work"/tbb-*.whl "*/lib/libtbb.so.12" -d "$folder"
+  rm -rf "$work"
+}
+
 install_packages "${packages[@]}"
 if [ "$for_tests" = 1 ]; then
   make_sysroot
   fetch_newest_xsimd
+  fetch_other_tbb
 fi

@@ -31,10 +31,12 @@ public:
 };
 
 // The executor of a build with TBB: runs in the arena that the calling thread is in (see tbb.hpp for a given arena). Without TBB it is serial.
-// One object for the process; safe to use from any number of threads at once. How many threads there are is TBB's rule: by default one a CPU of the
-// process's affinity mask. TBB up to 2021 does not look at CPU quotas of containers: under one, call from an arena of the quota's size.
-// A shared library of such a build stays in the process once it is loaded, whatever dlclose() is told: TBB's workers sleep in code that must not be
-// unmapped. A plugin that contains the static library has to see to that itself (link it with -z nodelete).
+// One object for the process; safe to use from any number of threads at once. It has as many threads as the arena, which by TBB's rule is one a CPU
+// of the affinity mask that the process began with, and no more than the CPU quota of the process's control groups leaves (containers; read once).
+// Where an OpenMP runtime has bound the main thread to one CPU before TBB looked, TBB has no workers: calls then want an executor of the engine's own
+// pool. In a child of a fork() that came after the first run it is serial, since TBB's threads stayed with the parent. A shared library of such a
+// build stays in the process once it is loaded, whatever dlclose() is told: TBB's workers sleep in code that must not be unmapped. A plugin that
+// contains the static library has to see to that itself (link it with -z nodelete).
 ROPEWALK_API executor& default_executor() noexcept;
 
 }  // namespace ropewalk

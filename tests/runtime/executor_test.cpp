@@ -1,16 +1,28 @@
 // What executors promise: every item once, no more threads than told, the caller's floating-point settings. F.. are rows of the field reports.
 #include <ropewalk/executor.hpp>
 
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <algorithm>
 #include <atomic>
 #include <cfenv>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "runtime/cpu_quota.hpp"
+#include "tests/attention_fixture.hpp"
+#include "tests/thread_executor.hpp"
 
 #if ROPEWALK_WITH_TBB
 #include <tbb/global_control.h>
@@ -109,6 +121,150 @@ TEST(executor, default_may_be_used_from_many_threads_and_nested) {
     for (std::thread& caller : callers) caller.join();
 }
 
+// The OpenMP pool of the process, as an engine that has one would hand it over.
+class openmp_executor final : public executor {
+public:
+    using region = void (*)(void (*)(void*), void*, unsigned, unsigned);
+    explicit openmp_executor(region parallel) : parallel_(parallel) {}
+
+    [[nodiscard]] int32_t concurrency() const noexcept override { return 3; }
+    void run(int32_t items, task item, void* context) noexcept override {
+        struct {
+            task item;
+            void* context;
+            int32_t items;
+            std::atomic<int32_t> next{0};
+        } all{item, context, items, {}};
+        const auto deal = [](void* shared) {
+            auto& a = *static_cast<decltype(all)*>(shared);
+            for (int32_t i = a.next++; i < a.items; i = a.next++) a.item(a.context, i);
+        };
+        parallel_(deal, &all, 3, 0);
+    }
+
+private:
+    region parallel_;
+};
+
+// Decoding that is split, a prompt, a short sequence: all that a plan has.
+test::output mixed_step(executor& on) {
+    attention_problem p;
+    p.heads = 4;
+    p.kv_heads = 2;
+    p.k_dim = p.v_dim = 32;
+    p.q_type = p.out_type = dtype::bf16;
+    static const std::vector<test::sequence_input> batch = [&p] {
+        std::mt19937 generator(5);
+        std::vector<test::sequence_input> made;
+        for (const auto& [q_len, kv_len] : {std::pair{1, 2100}, {33, 700}, {1, 40}}) {
+            made.push_back(test::sequence_input::random(p, dtype::bf16, dtype::bf16, q_len, kv_len, generator));
+        }
+        return made;
+    }();
+    return test::run_attention(p, batch, {.concurrency = on.concurrency(), .on = &on});
+}
+
+TEST(executor, attention_has_the_same_bits_on_all_of_them) {
+    serial_executor serial;
+    const test::output expected = mixed_step(serial);
+    EXPECT_TRUE(expected == mixed_step(default_executor()));
+    test::thread_executor callbacks(5);
+    EXPECT_TRUE(expected == mixed_step(callbacks));
+#if ROPEWALK_WITH_TBB
+    tbb::task_arena arena(4);
+    arena_executor in_arena(arena);
+    EXPECT_TRUE(expected == mixed_step(in_arena));
+#endif
+    // Not under a sanitizer of threads, which does not see how libgomp orders things.
+#if !defined(__SANITIZE_THREAD__)
+    if (void* library = dlopen("libgomp.so.1", RTLD_NOW | RTLD_LOCAL); library != nullptr) {
+        openmp_executor openmp(reinterpret_cast<openmp_executor::region>(dlsym(library, "GOMP_parallel")));
+        EXPECT_TRUE(expected == mixed_step(openmp));
+    }
+#endif
+}
+
+// fork() leaves all threads but one behind. A child works all the same, alone; it must neither wait for the others nor give other bits.
+#if !defined(__SANITIZE_THREAD__)
+TEST(executor, a_child_of_fork_works_alone) {
+    const test::output expected = mixed_step(default_executor());  // its pool is in use from here on
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        alarm(60);  // a child that waits is killed
+        if (default_executor().concurrency() != 1) _exit(2);
+        test::thread_executor callbacks(3);
+        _exit(expected == mixed_step(default_executor()) && expected == mixed_step(callbacks) ? 0 : 1);
+    }
+    int state = 0;
+    ASSERT_EQ(waitpid(child, &state, 0), child);
+    EXPECT_TRUE(WIFEXITED(state)) << "killed by signal " << WTERMSIG(state);
+    EXPECT_EQ(WEXITSTATUS(state), 0);
+    EXPECT_TRUE(expected == mixed_step(default_executor())) << "the parent goes on";
+}
+#endif
+
+// A tree of files as /proc and /sys have them, removed at the end.
+class fake_system {
+public:
+    explicit fake_system(const std::string& groups) {
+        char name[] = "/tmp/ropewalk-quota.XXXXXX";
+        root_ = mkdtemp(name);
+        write("/proc/self/cgroup", groups);
+    }
+    ~fake_system() { std::filesystem::remove_all(root_); }
+
+    fake_system& write(const std::string& path, const std::string& text) {
+        std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+        std::ofstream(root_ + path) << text << '\n';
+        return *this;
+    }
+    [[nodiscard]] int32_t quota() const { return runtime::cpu_quota(root_.c_str()); }
+
+private:
+    std::string root_;
+};
+
+TEST(cpu_quota, none_where_nothing_says_so) {
+    EXPECT_EQ(fake_system("").quota(), 0);
+    EXPECT_EQ(fake_system("0::/").write("/sys/fs/cgroup/cpu.max", "max 100000").quota(), 0);
+    EXPECT_EQ(fake_system("2:cpu:/a")
+                  .write("/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "-1")
+                  .write("/sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000")
+                  .quota(),
+              0);
+    EXPECT_EQ(fake_system("no colons\n0::/a").write("/sys/fs/cgroup/a/cpu.max", "nonsense").quota(), 0);
+}
+
+TEST(cpu_quota, version_2_rounds_up) {
+    const auto of = [](const char* text) { return fake_system("0::/a/b").write("/sys/fs/cgroup/a/b/cpu.max", text).quota(); };
+    EXPECT_EQ(of("150000 100000"), 2);
+    EXPECT_EQ(of("200000 100000"), 2);
+    EXPECT_EQ(of("1000 100000"), 1);
+    EXPECT_EQ(of("9223372036854775807 1"), INT32_MAX);
+}
+
+TEST(cpu_quota, the_tightest_group_counts) {
+    fake_system s("0::/a/b/c");
+    s.write("/sys/fs/cgroup/a/b/c/cpu.max", "max 100000").write("/sys/fs/cgroup/a/b/cpu.max", "800000 100000");
+    EXPECT_EQ(s.quota(), 8);
+    s.write("/sys/fs/cgroup/a/cpu.max", "300000 100000");
+    EXPECT_EQ(s.quota(), 3);
+}
+
+// In a container the mount may show its group alone, under a path that is the host's.
+TEST(cpu_quota, a_mount_that_is_the_group_itself) {
+    EXPECT_EQ(fake_system("0::/docker/1234").write("/sys/fs/cgroup/cpu.max", "400000 100000").quota(), 4);
+    EXPECT_EQ(fake_system("0::/").write("/sys/fs/cgroup/unified/cpu.max", "400000 100000").quota(), 4);
+}
+
+TEST(cpu_quota, version_1) {
+    fake_system s("5:memory:/m\n4:cpu,cpuacct:/docker/1234\n0::/");
+    s.write("/sys/fs/cgroup/cpu,cpuacct/docker/1234/cpu.cfs_quota_us", "250000");
+    s.write("/sys/fs/cgroup/cpu,cpuacct/docker/1234/cpu.cfs_period_us", "100000");
+    EXPECT_EQ(s.quota(), 3);
+}
+
 // Rounding mode (and with it the denormal flags) of the caller reaches every thread: else bits would depend on who runs an item.
 TEST(executor, items_see_the_floating_point_settings_of_the_caller) {
     const int before = std::fegetround();
@@ -143,17 +299,19 @@ TEST(executor, F10_arena_limits_the_threads) {
     }
 }
 
+int32_t within_quota(int32_t threads) { return runtime::cpu_quota() > 0 ? std::min(threads, runtime::cpu_quota()) : threads; }
+
 // The default executor follows the arena that the caller is in, and so the limits that the application set.
 TEST(executor, F10_default_follows_the_arena_of_the_caller) {
     tbb::task_arena arena(2);
     arena.execute([] {
-        EXPECT_EQ(default_executor().concurrency(), 2);
+        EXPECT_EQ(default_executor().concurrency(), within_quota(2));
         tally seen(200);
         default_executor().run(200, tally::item, &seen);
         seen.expect_each_once();
         EXPECT_LE(seen.most_at_work(), 2);
     });
-    EXPECT_EQ(default_executor().concurrency(), tbb::this_task_arena::max_concurrency());
+    EXPECT_EQ(default_executor().concurrency(), within_quota(tbb::this_task_arena::max_concurrency()));
 }
 
 TEST(executor, never_touches_global_control) {
