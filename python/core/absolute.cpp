@@ -33,6 +33,14 @@ void bind_sinusoids(nb::module_& m) {
     };
     with("sinusoid_rows", &sinusoid_rows, "rows [tokens, 1, dim] become the rows of positions [tokens] int64.");
     with("sinusoid_add", &sinusoid_add, "rows [tokens, 1, dim] += the rows of positions [tokens] int64.");
+    m.def(
+        "sinusoid_shift",
+        [](const sinusoid_spec& spec, int64_t shift, array rows, executor* on) {
+            const tensor view(rows, "rows", access::write);
+            perform(on, [&](executor& e) { return sinusoid_shift(spec, shift, view, e); });
+        },
+        "spec"_a, "shift"_a, "rows"_a, nb::kw_only(), "executor"_a.none() = nb::none(),
+        "rows [tokens, 1, dim], those of some positions, become those of positions + shift, by the linear map that this is.");
 }
 
 void bind_learned(nb::module_& m) {
@@ -67,6 +75,14 @@ void bind_positions(nb::module_& m) {
             return filled<int64_t>(count, "tokens", [&](std::span<int64_t> p) { return positions_from_tokens(p, t, padding_idx, past); });
         },
         "tokens"_a, "padding_idx"_a, "past"_a = 0, "fairseq: positions [tokens] of tokens [tokens] int64.");
+    m.def(
+        "xlnet_positions",
+        [](int64_t query_tokens, int64_t key_tokens, bool bidirectional, int64_t clamp_len, bool negated) {
+            const xlnet_positions_rule rule{query_tokens, key_tokens, bidirectional, clamp_len, negated};
+            return filled<int64_t>(rule.rows(), "query_tokens + key_tokens", [&](std::span<int64_t> p) { return xlnet_positions(p, rule); });
+        },
+        "query_tokens"_a, "key_tokens"_a, nb::kw_only(), "bidirectional"_a = true, "clamp_len"_a = -1, "negated"_a = false,
+        "Positions int64 of the rows of XLNet's relative table: key_tokens, key_tokens - 1, .. down to 1 - query_tokens, or to 0.");
     m.def(
         "t5_buckets",
         [](int64_t first, int64_t count, int32_t num_buckets, int32_t max_distance, bool bidirectional) {

@@ -64,7 +64,10 @@ void bind_relative(nb::module_& m) {
             [](relative_terms* self, bool rows, bool columns, bool segments, const std::optional<relative_index>& index) {
                 new (self) relative_terms{rows, columns, segments, index.value_or(relative_index{})};
             },
-            nb::kw_only(), "rows"_a = false, "columns"_a = false, "segments"_a = false, "index"_a.none() = nb::none());
+            nb::kw_only(), "rows"_a = false, "columns"_a = false, "segments"_a = false, "index"_a.none() = nb::none())
+        .def_ro("rows", &relative_terms::rows)
+        .def_ro("columns", &relative_terms::columns)
+        .def_ro("segments", &relative_terms::segments);
 }
 
 }  // namespace

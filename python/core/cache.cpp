@@ -18,6 +18,12 @@ kv_pages pages_in(array memory, const kv_layout& layout, int32_t count) {
     return {static_cast<std::byte*>(view.data()), layout, count};
 }
 
+std::string preset_names() {
+    std::string names;
+    for (const kv_preset& preset : kv_presets) names.append(names.empty() ? "" : ", ").append(preset.name);
+    return names;
+}
+
 void bind_layout(nb::module_& m) {
     nb::class_<kv_layout>(m, "KvLayout", "How a page stores page_tokens tokens of all KV heads of one layer.")
         .def(
@@ -43,13 +49,13 @@ void bind_layout(nb::module_& m) {
             "preset",
             [](std::string_view name, int32_t kv_heads, int32_t k_dim, std::optional<int32_t> v_dim, int32_t page_tokens) {
                 const kv_preset* preset = find_kv_preset(name);
-                if (preset == nullptr) wrong_value("preset", "name '" + std::string(name) + "'", "fp32, bf16, fp16, fp8, k8v8, k8v4[h] or k4v4[h]");
+                if (preset == nullptr) wrong_value("preset", "name '" + std::string(name) + "'", "one of " + preset_names());
                 const kv_layout layout{preset->k_type, preset->v_type, kv_heads, k_dim, v_dim.value_or(k_dim), page_tokens, preset->hadamard};
                 check(layout.validate());
                 return layout;
             },
             "name"_a, nb::kw_only(), "kv_heads"_a, "k_dim"_a, "v_dim"_a = nb::none(), "page_tokens"_a = 64,
-            "A pair of types by name: fp32, bf16, fp16, fp8, k8v8, k8v4, k8v4h, k4v4, k4v4h (h: hadamard).")
+            ("A pair of types by name: " + preset_names() + " (h: hadamard).").c_str())
         .def_prop_ro("k_type", [](const kv_layout& l) { return name(l.k_type); })
         .def_prop_ro("v_type", [](const kv_layout& l) { return name(l.v_type); })
         .def_ro("kv_heads", &kv_layout::kv_heads)
@@ -204,6 +210,9 @@ void bind_cache(nb::module_& m) {
         .def(
             "truncate", [](kv_cache& c, int64_t s, int64_t length) { check(c.truncate(id(s), length)); }, "sequence"_a, "length"_a,
             "Forgets all tokens from `length` on.")
+        .def(
+            "trim_front", [](kv_cache& c, int64_t s, int64_t tokens) { return take(c.trim_front(id(s), tokens)); }, "sequence"_a, "tokens"_a,
+            "Forgets the whole pages within the first `tokens`, which no later query sees; returns how many tokens went.")
         .def(
             "length", [](const kv_cache& c, int64_t s) { return take(c.length(id(s))); }, "sequence"_a)
         .def(

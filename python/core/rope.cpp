@@ -8,10 +8,67 @@ phase_mode phases_of(std::string_view text) { return parse_enum<phase_mode>(text
 // axis_of_pair as a list of integers: a vector<uint8_t> would be one too, but reads as bytes.
 std::vector<int> axes_of(const rope_spec& spec) { return {spec.axis_of_pair.begin(), spec.axis_of_pair.end()}; }
 
+rope_spec with_xpos(const rope_spec& spec, double base, double center) {
+    rope_spec made = spec;
+    made.xpos = {base, center};
+    check(made.validate());
+    return made;
+}
+
+rope_spec with_fope(const rope_spec& spec, array cos_mix, array sin_mix) {
+    const numbers<float> cos(cos_mix, "cos_mix"), sin(sin_mix, "sin_mix");
+    if (cos.shape().size() != 3 || cos.shape()[1] != cos.shape()[2]) {
+        wrong_value("cos_mix", std::to_string(cos.shape().size()) + " axes", "three [heads, frequencies, frequencies]");
+    }
+    rope_spec made = spec;
+    made.fope = {static_cast<int32_t>(cos.shape()[0]), static_cast<int32_t>(cos.shape()[1]), cos.copy(), sin.copy()};
+    check(made.validate());
+    return made;
+}
+
+rope_spec::yarn_parameters yarn_of(int32_t dim, double theta, double factor, double original, double attention_factor, double fast, double slow,
+                                   bool truncate) {
+    return {dim, theta, factor, original, attention_factor, fast, slow, truncate};
+}
+
+// What rope_spec has besides the families that bind_spec() begins with.
+void bind_rare_families(nb::class_<rope_spec>& spec) {
+    spec.def_static(
+            "ntk_mixed",
+            [](int32_t dim, double theta, double factor, double mixed_b, std::string_view phases) {
+                return take(rope_spec::ntk_mixed(dim, theta, factor, mixed_b, phases_of(phases)));
+            },
+            "rotary_dim"_a, "theta"_a, "factor"_a, "mixed_b"_a, "phases"_a = "exact", "vLLM's mixed_b: inv_freq[i] / exp(a (i + 1)^mixed_b).")
+        .def_static(
+            "ntk_alpha",
+            [](int32_t dim, double theta, double alpha, std::string_view phases) {
+                return take(rope_spec::ntk_alpha(dim, theta, alpha, phases_of(phases)));
+            },
+            "rotary_dim"_a, "theta"_a, "alpha"_a, "phases"_a = "exact", "Hunyuan's `alpha`.")
+        .def_static(
+            "yarn_log",
+            [](int32_t dim, double theta, double factor, double original, double attention_factor, double fast, double slow, bool truncate,
+               std::string_view phases) {
+                return take(rope_spec::yarn_log(yarn_of(dim, theta, factor, original, attention_factor, fast, slow, truncate), phases_of(phases)));
+            },
+            "rotary_dim"_a, "theta"_a, "factor"_a, "original_max_position"_a, "attention_factor"_a = 1.0, "beta_fast"_a = 32.0, "beta_slow"_a = 1.0,
+            "truncate"_a = true, "phases"_a = "exact", "Grok 1: YaRN whose ramp blends logarithms.")
+        .def_static(
+            "theta_scale",
+            [](int32_t dim, double theta, double factor, double original, std::string_view phases) {
+                return take(rope_spec::theta_scale(dim, theta, factor, original, phases_of(phases)));
+            },
+            "rotary_dim"_a, "theta"_a, "factor"_a, "original_max_position"_a, "phases"_a = "exact", "Grok 1's other form: a larger theta.")
+        .def("with_xpos", &with_xpos, "base"_a = 512.0, "center"_a = 0.0,
+             "xPos: pair i of q grows by zeta_i^((position - center) / base), of k it shrinks; zeta_i = (2i + 0.4 d) / (1.4 d), d = rotary_dim.")
+        .def("with_fope", &with_fope, "cos_mix"_a, "sin_mix"_a,
+             "FoPE: every channel mixes all frequencies by tables [KV heads or 1, frequencies, frequencies] float32.");
+}
+
 void bind_spec(nb::module_& m) {
-    nb::class_<rope_spec>(m, "RopeSpec",
-                          "Frequencies [rotary_dim / 2] in radians per position, and one amplitude: all that tells RoPE families apart.")
-        .def(
+    nb::class_<rope_spec> spec(m, "RopeSpec",
+                               "Frequencies [rotary_dim / 2] in radians per position, and one amplitude: all that tells RoPE families apart.");
+    spec.def(
             "__init__",
             [](rope_spec* self, array inv_freq, double amplitude, std::string_view phases) {
                 new (self) rope_spec{numbers<double>(inv_freq, "inv_freq").copy(), amplitude, phases_of(phases), {}, {}, {}};
@@ -52,7 +109,7 @@ void bind_spec(nb::module_& m) {
             "yarn",
             [](int32_t dim, double theta, double factor, double original, double attention_factor, double fast, double slow, bool truncate,
                std::string_view phases) {
-                return take(rope_spec::yarn({dim, theta, factor, original, attention_factor, fast, slow, truncate}, phases_of(phases)));
+                return take(rope_spec::yarn(yarn_of(dim, theta, factor, original, attention_factor, fast, slow, truncate), phases_of(phases)));
             },
             "rotary_dim"_a, "theta"_a, "factor"_a, "original_max_position"_a, "attention_factor"_a = 1.0, "beta_fast"_a = 32.0, "beta_slow"_a = 1.0,
             "truncate"_a = true, "phases"_a = "exact", "YaRN; attention_factor is the amplitude, e.g. of yarn_amplitude(factor).")
@@ -89,6 +146,7 @@ void bind_spec(nb::module_& m) {
         .def_prop_ro("rotary_dim", &rope_spec::rotary_dim)
         .def(
             "__eq__", [](const rope_spec& a, const rope_spec& b) { return a == b; }, nb::is_operator());
+    bind_rare_families(spec);
     m.def(
         "vision_2d", [](int32_t dim, double theta) { return take(vision_2d(dim, theta)); }, "rotary_dim"_a, "theta"_a,
         "The rotary spec of a vision tower with two axes (Qwen2-VL, Llama 4).");

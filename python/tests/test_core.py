@@ -125,6 +125,54 @@ def test_rope_is_a_rotation():
     near(rotated_q, q, 4.0, 8)
 
 
+def test_rare_rope_families():
+    d, theta, i = 16, 10000.0, np.arange(8)
+    standard = theta ** (-2 * i / d)
+    rate = np.log(4.0) / 8**0.6
+    np.testing.assert_allclose(rw.RopeSpec.ntk_mixed(d, theta, 4.0, 0.6).inv_freq, standard / np.exp(rate * (i + 1) ** 0.6), rtol=1e-13)
+    np.testing.assert_allclose(rw.RopeSpec.ntk_alpha(d, theta, 3.0).inv_freq, (theta * 3.0 ** (d / (d - 2))) ** (-2 * i / d), rtol=1e-13)
+    scaled = theta ** (np.log(512 * 4.0 / (2 * np.pi)) / np.log(512 / (2 * np.pi)))
+    np.testing.assert_allclose(rw.RopeSpec.theta_scale(d, theta, 4.0, 512).inv_freq, scaled ** (-2 * i / d), rtol=1e-12)
+    grok = np.array(rw.RopeSpec.yarn_log(d, theta, 4.0, 512).inv_freq)
+    assert np.all(grok <= standard * (1 + 1e-12)) and np.all(grok >= standard / 4.0 * (1 - 1e-12)) and grok[0] == standard[0]
+    with pytest.raises(rw.InvalidArgument, match="factor"):
+        rw.RopeSpec.ntk_mixed(d, theta, 0.5, 0.6)
+
+
+def test_xpos_and_fope():
+    """A pair of q and of k by the formulas of both papers."""
+    d, p = 8, 300
+    spec = rw.RopeSpec.standard(d)
+    x = np.zeros((1, 1, d), np.float32)
+    x[0, 0, 1] = 1.0  # the first half of pair 1
+    q, k = x.copy(), x.copy()
+    rw.rope_apply(rw.RopeTable(spec.with_xpos(512.0, 100.0)), [p], q, k)
+    angle, grown = p * spec.inv_freq[1], ((2 * 1 + 0.4 * d) / (1.4 * d)) ** ((p - 100) / 512)
+    near(q[0, 0, [1, 5]], np.array([np.cos(angle), np.sin(angle)]) * grown, 1.0, 4)
+    near(k[0, 0, [1, 5]], np.array([np.cos(angle), np.sin(angle)]) / grown, 1.0, 4)
+
+    random = generator()
+    cos_mix, sin_mix = draw(random, 2, 3, 3), draw(random, 2, 3, 3)
+    k = np.repeat(x, 2, axis=1)
+    rw.rope_apply(rw.RopeTable(spec.with_fope(cos_mix, sin_mix)), [p], k)
+    angles = p * np.array(spec.inv_freq[:3])
+    for head in range(2):
+        expected = np.array([np.cos(angles) @ cos_mix[head, :, 1], np.sin(angles) @ sin_mix[head, :, 1]])
+        near(k[0, head, [1, 5]], expected, 3 * np.abs(cos_mix).max() + 3 * np.abs(sin_mix).max(), 4)
+    with pytest.raises(ValueError, match="cos_mix has 2 axes; expected three"):
+        spec.with_fope(cos_mix[0], sin_mix[0])
+    with pytest.raises(rw.Error, match="sin_mix"):
+        spec.with_fope(cos_mix, sin_mix[:1])
+    with pytest.raises(rw.Error, match="xpos"):
+        spec.with_xpos(-1.0)
+
+
+def test_presets_are_those_of_the_core():
+    with pytest.raises(ValueError, match="one of fp32, bf16, .*k4v4h"):
+        rw.KvLayout.preset("k9", kv_heads=1, k_dim=16)
+    assert "k8v4h" in rw.KvLayout.preset.__doc__
+
+
 def test_absolute_positions():
     positions = np.array([0, 7, 3])
     rows = np.empty((3, 1, 8), np.float32)
@@ -136,6 +184,13 @@ def test_absolute_positions():
     np.testing.assert_array_equal(rows, table[positions + 2])
     assert rw.positions_from_mask(np.array([0, 1, 1], np.uint8)).tolist() == [-1, 0, 1]
     assert rw.positions_from_tokens([1, 5, 6], padding_idx=1).tolist() == [1, 2, 3]
+    spec, shifted, expected = rw.SinusoidSpec.vaswani(8), np.empty((1, 1, 8), np.float32), np.empty((1, 1, 8), np.float32)
+    rw.sinusoid_rows(spec, [40], shifted)
+    rw.sinusoid_shift(spec, -37, shifted)
+    rw.sinusoid_rows(spec, [3], expected)
+    near(shifted, expected, 1.0, 4)
+    assert rw.xlnet_positions(2, 3).tolist() == [3, 2, 1, 0, -1]
+    assert rw.xlnet_positions(2, 3, bidirectional=False, clamp_len=2).tolist() == [2, 2, 1, 0]
 
 
 def test_buckets_below_the_logarithm_are_distances():
@@ -186,6 +241,7 @@ def test_cache_steps_equal_plain_attention():
     assert (stats.sequences, stats.tokens, stats.shared_pages, stats.total_pages) == (3, 86, 3, 32)
     cache.truncate(child, 5)
     assert cache.length(child) == 5 and cache.next_position(child) == 5 and len(cache.page_table(child)) == 1
+    assert cache.trim_front(first, 32) == 32 and cache.length(first) == 1 and cache.next_position(first) == 33
     for sequence in (first, second, child):
         cache.free(sequence)
     assert cache.stats().free_pages == 32
