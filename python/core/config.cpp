@@ -49,7 +49,9 @@ void bind_encodings(nb::module_& m) {
         .def_prop_ro("depends_on_length", [](const rope_rotation& r) { return r.parameters.depends_on_length(); })
         .def(
             "at", [](const rope_rotation& r, int64_t length) { return take(r.parameters.at(length)); }, "length"_a,
-            "The spec of sequences of `length` tokens.");
+            "The spec of sequences of `length` tokens.")
+        .def(
+            "schedule", [](const rope_rotation& r) { return take(r.parameters.schedule()); }, "The specs of all lengths.");
     nb::class_<alibi_bias>(m, "AlibiBias")
         .def_prop_ro("rule", [](const alibi_bias& a) { return alibi_names[static_cast<int>(a.rule)]; })
         .def_ro("max_exponent", &alibi_bias::max_exponent)

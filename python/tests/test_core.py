@@ -485,4 +485,5 @@ def test_configuration_of_a_model():
     assert (len(config.layers), first.heads, first.kv_heads, first.softcap, first.scale) == (2, 8, 4, 50.0, 256**-0.5)
     assert first.span == rw.AttentionSpan.sliding_window(4096) and second.span == rw.AttentionSpan.causal()
     assert first.rope.spec == rw.RopeSpec.standard(256, 10000.0) and first.rope.pairing == "half" and first.alibi is None
+    assert first.rope.schedule().spec_at(5000) == first.rope.at(5000)
     assert "gemma2" in str(config)

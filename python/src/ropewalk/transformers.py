@@ -6,7 +6,8 @@
     model.generate(**inputs, past_key_values=ropewalk.transformers.RopewalkCache(model.config))
 
 `register()` adds an attention function and a mask function, both named "ropewalk". The mask function describes a mask instead of building one. The
-cache is optional: it keeps K and V in pages and hands the attention function a handle of them; without it transformers' own caches work.
+cache is optional: it keeps K and V in pages and hands the attention function a handle of them; without it transformers' own caches work. Models that
+are loaded already, and those whose attention never looks into the registry (MPT, BLOOM, DeBERTa v2 and v3), take `enable(model)`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+import types
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer, get_layer_types_and_kwargs
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
 from . import _core
@@ -56,6 +58,9 @@ class _Mask:
     ndim = 4
 
     def contiguous(self):
+        return self
+
+    def to(self, *args):  # MPT asks for bool
         return self
 
     def __getattr__(self, name):
@@ -182,10 +187,11 @@ def _refuse(query, key, value, dropout, kwargs):
 
 
 def _attention(
-    module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, softcap=None, s_aux=None, position_bias=None, **kwargs
-):
+    module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, softcap=None, s_aux=None, position_bias=None,
+    alibi_slopes=None, relative_terms=None, relative_tensors=None, **kwargs,
+):  # fmt: skip
     """query [batch, heads, queries, k_dim]; key and value [batch, kv_heads, keys, dim], or a handle of RopewalkCache. Returns (out, None) with
-    out [batch, queries, heads, v_dim]."""
+    out [batch, queries, heads, v_dim]. transformers itself knows no argument from alibi_slopes on: see _FORWARDS."""
     _refuse(query, key, value, dropout, kwargs)
     batch, heads, queries, k_dim = query.shape
     _, kv_heads, keys, _ = key.shape
@@ -202,7 +208,7 @@ def _attention(
     hides = mask.key_first is not None or mask.key_last is not None or mask.words is not None or mask.bias_tensor is not None
     plan_key = (
         batch, heads, queries, k_dim, kv_heads, keys, v_dim, query.dtype, scaling, softcap,
-        (mask.span.left, mask.span.right, mask.q_start, mask.keys, id(mask) if hides else 0), id(position_bias),
+        (mask.span.left, mask.span.right, mask.q_start, mask.keys, id(mask) if hides else 0), id(position_bias), id(alibi_slopes), id(relative_terms),
         (id(s_aux), s_aux._version) if s_aux is not None else 0, key.plan_key() if paged else (key.dtype, value.dtype),
     )  # fmt: skip
 
@@ -210,6 +216,7 @@ def _attention(
         problem = _core.AttentionProblem(
             heads=heads, kv_heads=kv_heads, k_dim=k_dim, v_dim=v_dim, q_type=_TYPES[query.dtype], span=mask.span, softcap=softcap or 0.0, bias=bias,
             sinks=None if s_aux is None else s_aux.detach().float().contiguous(), scale=0.0 if scaling is None else scaling,
+            alibi_slopes=alibi_slopes, relative=relative_terms,
         )  # fmt: skip
         rows = np.arange(batch + 1)
         where = {"page_indptr": key.page_indptr(), "page_ids": key.page_ids()} if paged else {"kv_indptr": rows * keys}
@@ -224,13 +231,13 @@ def _attention(
             plan.build_plain(problem, step, _TYPES[key.dtype], _TYPES[value.dtype])
         return plan
 
-    plan = _plans.find(plan_key, (mask, s_aux, position_bias), build)
+    plan = _plans.find(plan_key, (mask, s_aux, position_bias, alibi_slopes, relative_terms), build)
     out = query.new_empty(batch, queries, heads, v_dim)
     q_rows, out_rows = query.detach().transpose(1, 2).reshape(-1, heads, k_dim), out.view(-1, heads, v_dim)
     if paged:
-        plan.run(q_rows, key.pages, out_rows, bias=bias)
+        plan.run(q_rows, key.pages, out_rows, bias=bias, relative=relative_tensors)
     else:
-        plan.run_plain(q_rows, _rows(key), _rows(value), out_rows, bias=bias)
+        plan.run_plain(q_rows, _rows(key), _rows(value), out_rows, bias=bias, relative=relative_tensors)
     return out, None
 
 
@@ -276,6 +283,7 @@ def _refusing(check):
             raise NotImplementedError(
                 f"attn_implementation='{NAME}': the attention of {type(self).__name__} does not go through transformers' registry; "
                 "load it with attn_implementation='eager'"
+                + (" and call ropewalk.transformers.enable(model)" if self.config.model_type in _ENABLED else "")
             )
         return check(self, requested_attention, *args, **kwargs)
 
@@ -290,6 +298,119 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, _mask_function)
 
 
+# Attention of models that compute it themselves. Each function replaces the forward of a module of theirs; positions come as slopes and terms, which
+# act on tiles of scores, and not as the tensors that the models make of them.
+
+
+def _mpt(self, hidden_states, position_bias, past_key_values=None, attention_mask=None, *, positions, **kwargs):
+    mixed = self.Wqkv(hidden_states)
+    if self.clip_qkv:
+        mixed = mixed.clamp(min=-self.clip_qkv, max=self.clip_qkv)
+    query, key, value = (x.unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2) for x in mixed.chunk(3, dim=2))
+    if past_key_values is not None:
+        key, value = past_key_values.update(key, value, self.layer_idx)
+    if isinstance(attention_mask, torch.Tensor):
+        attention_mask = ~attention_mask  # the model's says what is hidden
+    dropout = self.attn_dropout_p if self.training else 0.0
+    out, _ = _attention(self, query, key, value, attention_mask, dropout, self.softmax_scale, alibi_slopes=positions)
+    return self.out_proj(out.flatten(2)), None
+
+
+def _bloom(self, hidden_states, residual, alibi, attention_mask, layer_past=None, *, positions, **kwargs):
+    query, key, value = self._reshape(self.query_key_value(hidden_states))
+    if layer_past is not None:
+        key, value = layer_past.update(key, value, self.layer_idx)
+    if attention_mask.words is not None:  # padding with holes: positions, which leave them out, are no longer those of the slots
+        positions, attention_mask.bias_tensor = None, alibi.unflatten(0, (-1, self.num_heads))
+    dropout = self.attention_dropout.p if self.training else 0.0
+    out, _ = _attention(self, query, key, value, attention_mask, dropout, self.inv_norm_factor, alibi_slopes=positions)
+    return residual + torch.nn.functional.dropout(self.dense(out.flatten(2)), self.hidden_dropout, self.training), None
+
+
+def _deberta(self, hidden_states, attention_mask, output_attentions=False, query_states=None, relative_pos=None, rel_embeddings=None, *, positions):
+    if relative_pos is not None:
+        raise NotImplementedError(f"attn_implementation='{NAME}': argument 'relative_pos' is not supported")
+    heads, tensors = (self.num_attention_heads, -1), None
+    queries = hidden_states if query_states is None else query_states
+    query, key, value = (
+        project(states).unflatten(-1, heads).transpose(1, 2)
+        for project, states in ((self.query_proj, queries), (self.key_proj, hidden_states), (self.value_proj, hidden_states))
+    )
+    if positions is not None:
+        table, shared = rel_embeddings[: 2 * self.pos_ebd_size], self.share_att_key
+        rows = (self.key_proj if shared else self.pos_key_proj)(table).unflatten(-1, heads) if positions.rows else None
+        columns = (self.query_proj if shared else self.pos_query_proj)(table).unflatten(-1, heads) if positions.columns else None
+        tensors = _core.RelativeTensors(rows=rows, columns=columns)
+    if isinstance(attention_mask, torch.Tensor):
+        attention_mask = attention_mask.bool()
+    scale = (query.shape[-1] * (1 + sum(kind in self.pos_att_type for kind in ("c2p", "p2c")))) ** -0.5
+    dropout = self.dropout.p if self.training else 0.0
+    out, _ = _attention(self, query, key, value, attention_mask, dropout, scale, relative_terms=positions, relative_tensors=tensors)
+    return out.flatten(2), None
+
+
+def _deberta_mask(self, attention_mask):
+    if attention_mask.dim() > 2:
+        return attention_mask if attention_mask.dim() > 3 else attention_mask.unsqueeze(1)
+    batch, keys = attention_mask.shape
+    return _mask_function(batch, keys, keys, mask_function=bidirectional_mask_function, attention_mask=attention_mask.bool())
+
+
+def _deberta_relative_pos(self, hidden_states, query_states=None, relative_pos=None):
+    return relative_pos  # [1, queries, keys] otherwise
+
+
+def _deberta_terms(module):
+    """The RelativeTerms of a DisentangledSelfAttention, None where it has none."""
+    rows, columns = "c2p" in module.pos_att_type, "p2c" in module.pos_att_type
+    if not module.relative_attention or not (rows or columns):
+        return None
+    if module.position_buckets > 0:
+        index = _core.RelativeIndex.deberta_buckets(module.position_buckets, module.max_relative_positions)
+    else:
+        index = _core.RelativeIndex.deberta(module.pos_ebd_size)
+    return _core.RelativeTerms(rows=rows, columns=columns, index=index)
+
+
+# model_type: of classes of its modules, the methods that are replaced, and what makes their `positions`, None where they have none.
+_ENABLED = {
+    # 8 is what MptModel passes, whatever the configuration says
+    "mpt": {"MptAttention": ({"forward": _mpt}, lambda m: _core.alibi_slopes(m.n_heads, rule="mpt", max_exponent=8.0))},
+    "bloom": {"BloomAttention": ({"forward": _bloom}, lambda m: _core.alibi_slopes(m.num_heads))},
+    "deberta-v2": {
+        "DisentangledSelfAttention": ({"forward": _deberta}, _deberta_terms),
+        "DebertaV2Encoder": ({"get_attention_mask": _deberta_mask, "get_rel_pos": _deberta_relative_pos}, None),
+    },
+}
+
+
+def enable(model):
+    """Puts the attention of a loaded model on ropewalk, and returns the model. As attn_implementation="ropewalk" does at load, and for MPT, BLOOM,
+    DeBERTa v2 and v3, which compute attention without the registry: their attention modules get another forward. NotImplementedError for others."""
+    register()
+    classes = _ENABLED.get(model.config.model_type)
+    if classes is None:
+        if not (model._supports_attention_backend or model._can_set_attn_implementation()):
+            model.get_correct_attn_implementation(NAME)  # refuses
+        model.set_attn_implementation(NAME)
+        return model
+    own = [module for module in model.modules() if type(module).__name__ in classes and type(module).__module__.startswith("transformers.")]
+    if not own:
+        raise NotImplementedError(f"ropewalk.transformers.enable: {type(model).__name__} has none of transformers' {', '.join(classes)}")
+    positions = {}  # by class: one object for all layers, whose plans are then the same
+    for module in own:
+        name = type(module).__name__
+        methods, make = classes[name]
+        if make is not None:
+            if name not in positions:
+                positions[name] = make(module)
+            methods = {method: functools.partial(function, positions=positions[name]) for method, function in methods.items()}
+        for method, function in methods.items():
+            setattr(module, method, types.MethodType(function, module))
+    model.config._attn_implementation = NAME
+    return model
+
+
 class PagedKeys:
     """What RopewalkCache hands to attention in place of K and V: all keys of one layer, in pages."""
 
@@ -297,7 +418,7 @@ class PagedKeys:
         self._pool, self._layer = pool, layer
         self.pages = pool.cache.pages(layer)
         self.layout, self.page_count = pool.layout, pool.page_count
-        self.shape = torch.Size((len(pool.rows), pool.layout.kv_heads, pool.lengths[layer], dim))
+        self.shape = torch.Size((len(pool.rows), pool.layout.kv_heads, pool.lengths[layer] - pool.gone, dim))
         self.requires_grad = False
 
     def plan_key(self):
@@ -321,11 +442,11 @@ class PagedKeys:
 
 
 class _Pool:
-    """Pages of the layers that have one geometry. All rows of a batch have the same length."""
+    """Pages of the layers that have one geometry and one window. All rows of a batch have the same length."""
 
     serials = itertools.count()  # tells pools apart in keys of plans, which must not keep a pool's memory
 
-    def __init__(self, key, value, layers, max_tokens, page_tokens, kv_type):
+    def __init__(self, key, value, layers, window, max_tokens, page_tokens, kv_type):
         batch, kv_heads, _, k_dim = key.shape
         name = kv_type or _TYPES[key.dtype]
         self.layout = _core.KvLayout.preset(name, kv_heads=kv_heads, k_dim=k_dim, v_dim=value.shape[-1], page_tokens=page_tokens)
@@ -335,8 +456,10 @@ class _Pool:
         self.cache = _core.KvCache(self.layout, layers=layers, page_count=self.page_count)
         self.rows = [self.cache.create_sequence() for _ in range(batch)]
         self.serial = next(self.serials)
-        self.length = 0  # of every row
+        self.window = window  # keys that a query sees, its own included; None: all
+        self.length = 0  # of every row, gone tokens included
         self.lengths = [0] * layers  # that each layer has written
+        self.gone = 0  # tokens at the front whose pages went back
         self.version = 0  # of the page tables
         self._slots = (0, 0, None)  # of tokens from .. to
         self._tables = None
@@ -356,7 +479,20 @@ class _Pool:
         self._tables = None
         self._slots = (0, 0, None)
 
-    def write(self, layer, key, value):
+    def unseen(self, length):
+        """How many tokens at the front have pages that no query from position `length` on sees."""
+        if self.window is None:
+            return 0
+        return max(self.gone, (length - self.window + 1) // self.layout.page_tokens * self.layout.page_tokens)
+
+    def trim(self):
+        if (more := self.unseen(self.length) - self.gone) > 0:
+            for row in self.rows:
+                self.cache.trim_front(row, more)
+            self.gone += more
+            self._changed()
+
+    def write(self, layer, key, value, keep_past):
         """Appends key and value [batch, kv_heads, tokens, dim] to a layer; the step's first layer gets slots for all of them."""
         batch, _, tokens, _ = key.shape
         if batch != len(self.rows):
@@ -364,6 +500,8 @@ class _Pool:
         first = self.lengths[layer]
         if first + tokens > self.length:
             more = first + tokens - self.length
+            if not keep_past:
+                self.trim()
             try:
                 appended = self.cache.append(self.rows, [more] * batch)[0]
             except _core.OutOfPages as error:
@@ -373,14 +511,14 @@ class _Pool:
             if more == tokens:
                 self._slots = (first, first + tokens, appended)
         if self._slots[:2] != (first, first + tokens):
-            slots = np.concatenate([self.cache.slots(row, first, tokens) for row in self.rows])
+            slots = np.concatenate([self.cache.slots(row, first - self.gone, tokens) for row in self.rows])
             self._slots = (first, first + tokens, slots)
         _core.kv_append(self.cache.pages(layer), self._slots[2], _rows(key), _rows(value))
         self.lengths[layer] = first + tokens
 
     def read(self, layer, like_key, like_value):
         """K and V [batch, kv_heads, tokens, dim] of a layer as tensors."""
-        tokens = self.lengths[layer]
+        tokens = self.lengths[layer] - self.gone
         slots = np.concatenate([self.cache.slots(row, 0, tokens) for row in self.rows])
         shape = (len(self.rows), tokens, self.layout.kv_heads)
         key, value = (like.new_empty(*shape, like.shape[-1]) for like in (like_key, like_value))
@@ -401,9 +539,15 @@ class _Pool:
             self._changed()
 
     def crop(self, tokens):
-        self.length = max(self.length - tokens, 0)
+        length = max(self.length - tokens, 0)
+        if self.window is not None and self.gone > max(length - self.window + 1, 0):
+            raise RuntimeError(
+                f"crop(-{tokens}) of a cache of {self.length} tokens: a window of {self.window} keys needs keys from before {self.gone}, "
+                "which are gone; call activate_past_recording() before what may be taken back"
+            )
+        self.length = length
         for row in self.rows:
-            self.cache.truncate(row, self.length)
+            self.cache.truncate(row, self.length - self.gone)
         self.lengths = [min(length, self.length) for length in self.lengths]
         self._changed()
 
@@ -413,15 +557,16 @@ class _Layer(CacheLayerMixin):
 
     is_compileable = False
     is_croppable = True
-    is_sliding = False  # windows are the mask's matter; all keys stay
 
-    def __init__(self, owner: RopewalkCache, index: int):
+    def __init__(self, owner: RopewalkCache, index: int, window: int | None):
+        """index: among the layers of this window."""
         super().__init__()
-        self._owner, self._index = owner, index
+        self._owner, self._index, self._window = owner, index, window
+        self.is_sliding = window is not None
         self.pool: _Pool | None = None
 
     def lazy_initialization(self, key_states, value_states):
-        self.pool = self._owner._pool_for(key_states, value_states)
+        self.pool = self._owner._pool_for(key_states, value_states, self._window)
         self.is_initialized = True
 
     def update(self, key_states, value_states, *args, **kwargs):
@@ -429,7 +574,7 @@ class _Layer(CacheLayerMixin):
             raise NotImplementedError("RopewalkCache has no backward pass: call the model within torch.no_grad()")
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        self.pool.write(self._index, key_states, value_states)
+        self.pool.write(self._index, key_states, value_states, self._owner.record_past)
         if self._owner.dense:
             return self.pool.read(self._index, key_states, value_states)
         key = PagedKeys(self.pool, self._index, key_states.shape[-1])
@@ -437,7 +582,9 @@ class _Layer(CacheLayerMixin):
         return key, value
 
     def get_mask_sizes(self, query_length):
-        return self.get_seq_length() + query_length, 0
+        length, pool = self.get_seq_length(), self.pool
+        gone = 0 if pool is None else pool.gone if self._owner.record_past else pool.unseen(length)
+        return length + query_length - gone, gone
 
     def get_seq_length(self):
         return self.pool.lengths[self._index] if self.pool is not None else 0
@@ -460,9 +607,12 @@ class RopewalkCache(Cache):
     config      the model's
     max_tokens  what a row may grow to, at most; the default is the model's max_position_embeddings. Address space is set aside for it, memory is
                 taken as pages are written
-    kv_type     "fp32", "bf16", "fp16", or quantised "fp8", "k8v8", "k8v4", "k8v4h", "k4v4", "k4v4h"; default: the type of the model's K
+    kv_type     a name of KvLayout.preset(), e.g. "bf16" or, quantised, "k8v8"; default: the type of the model's K
     dense       hand K and V back as tensors, gathered at every step: slow, for models that compute with them after they are cached. Those that are
                 known to do so get it, with a warning
+
+    Layers with a window give back pages that no later token sees, at the beginning of each step; after activate_past_recording(), which decoding with
+    drafts calls, when crop() has said what stays.
     """
 
     def __init__(self, config, *, max_tokens: int | None = None, page_tokens: int = 64, kv_type: str | None = None, dense: bool = False):
@@ -475,13 +625,24 @@ class RopewalkCache(Cache):
         if not self.max_tokens:
             raise ValueError(f"max_tokens is not given, and model_type '{text.model_type}' has no max_position_embeddings")
         self.page_tokens, self.kv_type = page_tokens, kv_type
+        self.record_past = False
         self._pools: dict[tuple, _Pool] = {}
-        super().__init__(layers=[_Layer(self, index) for index in range(text.num_hidden_layers)])
+        self._layers_of: dict[int | None, int] = {}  # by window
+        super().__init__(layers=[self._layer(kind, **more) for kind, more in zip(*get_layer_types_and_kwargs(text), strict=True)])
 
-    def _pool_for(self, key, value) -> _Pool:
-        geometry = (key.shape[1], key.shape[3], value.shape[3], key.dtype)
+    def _layer(self, kind, sliding_window=None, **more):
+        if kind == "dummy":  # takes the keys of another layer, or has no attention
+            return DummyLayer()
+        if kind not in ("full_attention", "sliding_attention", "chunked_attention"):
+            raise NotImplementedError(f"RopewalkCache: layers of type '{kind}' are not supported; use transformers' DynamicCache")
+        index = self._layers_of.get(sliding_window, 0)
+        self._layers_of[sliding_window] = index + 1
+        return _Layer(self, index, sliding_window)
+
+    def _pool_for(self, key, value, window) -> _Pool:
+        geometry = (key.shape[1], key.shape[3], value.shape[3], key.dtype, window)
         if geometry not in self._pools:
-            self._pools[geometry] = _Pool(key, value, len(self.layers), self.max_tokens, self.page_tokens, self.kv_type)
+            self._pools[geometry] = _Pool(key, value, self._layers_of[window], window, self.max_tokens, self.page_tokens, self.kv_type)
         return self._pools[geometry]
 
     def reorder_cache(self, beam_idx):
@@ -500,14 +661,19 @@ class RopewalkCache(Cache):
     def crop(self, tokens_to_remove):
         if tokens_to_remove > 0:
             raise ValueError(f"tokens_to_remove is {tokens_to_remove}; must be 0 or negative: how many tokens to remove, negated")
-        if tokens_to_remove < 0:
-            for pool in self._pools.values():
+        for pool in self._pools.values():
+            if tokens_to_remove < 0:
                 pool.crop(-tokens_to_remove)
+            pool.trim()
+
+    def activate_past_recording(self):
+        self.record_past = True
 
     def reset(self):
         self._pools.clear()
+        self.record_past = False
         super().reset()
 
     def stats(self) -> list[_core.KvCacheStats]:
-        """Pages of each geometry that the model's layers have."""
+        """Pages of each geometry and window that the model's layers have."""
         return [pool.cache.stats() for pool in self._pools.values()]
