@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what ropewalk needs on Debian 12 or later: the packages to build it, and with --test also what tools/test.sh uses (clang, the
-# arm64 cross compiler with a sysroot, qemu, the newest xsimd headers, a second oneTBB, numpy, libabigail). Does nothing, quickly, when all is there.
+# arm64 cross compiler with a sysroot, qemu, the newest xsimd headers, a second oneTBB, numpy, libabigail, doxygen). Does nothing, quickly, when all
+# is there.
 #
 #   tools/setup.sh [--test]
 #
@@ -9,7 +10,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config libxsimd-dev libtbb-dev libgtest-dev libbenchmark-dev libcli11-dev
           nlohmann-json3-dev libfmt-dev libdnnl-dev python3 binutils)
-test_packages=(clang-19 g++-aarch64-linux-gnu qemu-user unzip python3-numpy abigail-tools python3-venv python3-dev)
+test_packages=(clang-19 g++-aarch64-linux-gnu qemu-user unzip python3-numpy abigail-tools python3-venv python3-dev doxygen)
 for_tests=0
 for argument in "$@"; do
   case $argument in

@@ -19,6 +19,7 @@ namespace ropewalk {
 
 // ---- sinusoidal (Vaswani et al., arXiv 1706.03762) ------------------------------------------------------------------------------------
 
+// The order of a row.
 enum class sinusoid_columns : int32_t {
     interleaved = 0,   // sin, cos of frequency 0, sin, cos of frequency 1, ..
     concatenated = 1,  // the sines of all frequencies, then the cosines
@@ -44,6 +45,7 @@ struct ROPEWALK_API sinusoid_spec {
     static sinusoid_spec whisper(int32_t dim) noexcept;
     static sinusoid_spec fairseq(int32_t dim, int64_t padding_idx) noexcept;
 
+    // invalid_argument for a field that is not legal.
     [[nodiscard]] status validate() const noexcept;
     bool operator==(const sinusoid_spec&) const = default;
 };
@@ -67,6 +69,7 @@ struct xlnet_positions_rule {
     int64_t clamp_len = -1;  // positions are clamped to -clamp_len .. clamp_len; not if <= 0
     bool negated = false;    // the second half of the batch with bi_data
 
+    // How many positions there are.
     [[nodiscard]] int64_t rows() const noexcept { return key_tokens + (bidirectional ? query_tokens : 1); }
 };
 // positions [rule.rows()].

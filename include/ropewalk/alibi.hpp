@@ -9,6 +9,7 @@
 
 namespace ropewalk {
 
+// How slopes follow from the number of heads.
 enum class alibi_rule : int32_t {
     // Press, BLOOM: with n the largest power of two <= heads, heads 1..n get 2^(-M h / n), the others the odd-numbered entries of the
     // series for 2n.

@@ -34,10 +34,11 @@ struct attention_span {
     int64_t right = 0;         // >= 0
     int64_t chunk = 0;         // >= 0; 0 is off. Chunks begin at the sequence's first key: evict whole ones only
 
-    static constexpr attention_span full() noexcept { return {unlimited, unlimited}; }
-    static constexpr attention_span causal() noexcept { return {unlimited, 0}; }
+    static constexpr attention_span full() noexcept { return {unlimited, unlimited}; }  // all keys
+    static constexpr attention_span causal() noexcept { return {unlimited, 0}; }        // those up to the query's own position
     // window keys including the query's own position, as Hugging Face counts; window >= 1.
     static constexpr attention_span sliding_window(int64_t window) noexcept { return {window - 1, 0}; }
+    // Keys at most so far away, before and after.
     static constexpr attention_span symmetric(int64_t distance) noexcept { return {distance, distance}; }
     // Causal, within chunks of so many positions (attention_chunk_size); positions >= 1.
     static constexpr attention_span chunked(int64_t positions) noexcept { return {unlimited, 0, positions > 0 ? positions : -1}; }
@@ -53,6 +54,7 @@ enum class attention_precision : int32_t { standard = 0, fast = 1 };
 struct relative_terms;    // relative_attention.hpp
 struct relative_tensors;  // likewise
 
+// What is computed: the shape of a layer's attention and its options, the same for all sequences of a batch.
 struct attention_problem {
     int32_t heads = 0;  // query heads, a multiple of kv_heads
     int32_t kv_heads = 0;
@@ -139,6 +141,7 @@ public:
 
     // Bytes that run() needs, 64-byte aligned; depends on the plan only.
     [[nodiscard]] std::size_t workspace_bytes() const noexcept;
+    // Rows of q, of all sequences.
     [[nodiscard]] int64_t q_tokens() const noexcept;
     // Bytes of K and V that the step reads from memory, each counted once per KV head and sequence, and multiply-adds times two; for benchmarks.
     // Where sequences of few rows have the same pages in the chunks that they see first, these are read, and count, once for all of them.
@@ -146,6 +149,7 @@ public:
     [[nodiscard]] double flops() const noexcept;
 
     struct state;
+    // Internal.
     [[nodiscard]] const state* internals() const noexcept { return state_.get(); }
 
 private:

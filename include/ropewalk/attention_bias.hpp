@@ -47,10 +47,12 @@ public:
     [[nodiscard]] static result<attention_bias> of_rows(const float* values, int64_t tokens, int32_t heads, int64_t keys, int64_t token_stride,
                                                         int64_t head_stride) noexcept;
 
+    // Of an empty bias: true, and 0 heads.
     [[nodiscard]] bool empty() const noexcept { return state_ == nullptr; }
     [[nodiscard]] int32_t heads() const noexcept;
 
     struct state;
+    // Internal.
     [[nodiscard]] const state* internals() const noexcept { return state_.get(); }
 
 private:

@@ -7,8 +7,10 @@
 
 namespace ropewalk {
 
+// A pool of threads, as ropewalk uses it. Implement both functions to bring your own; any number of threads may call run() at once if it allows that.
 class ROPEWALK_API executor {
 public:
+    // One item of work.
     using task = void (*)(void* context, int32_t item);
 
     virtual ~executor();

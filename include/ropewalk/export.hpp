@@ -4,5 +4,5 @@
 #if defined(ROPEWALK_STATIC)
 #define ROPEWALK_API
 #else
-#define ROPEWALK_API __attribute__((visibility("default")))
+#define ROPEWALK_API __attribute__((visibility("default")))  // before every declaration of the API
 #endif

@@ -22,6 +22,7 @@ enum class target : int32_t {
     neon_bf16 = 17,   // + dotprod i8mm bf16
 };
 
+// The name as ROPEWALK_ISA has it, e.g. "avx2".
 constexpr std::string_view name(target t) noexcept {
     switch (t) {
         case target::scalar: return "scalar";
@@ -34,6 +35,7 @@ constexpr std::string_view name(target t) noexcept {
     return "unknown";
 }
 
+// The target of that name; invalid_argument if there is none.
 ROPEWALK_API result<target> target_from_name(std::string_view text) noexcept;
 
 // Kernels for t are part of this build / may run on this host (instructions present and enabled by the operating system).

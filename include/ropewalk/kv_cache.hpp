@@ -25,6 +25,7 @@
 
 namespace ropewalk {
 
+// What create() makes.
 struct kv_cache_config {
     kv_layout layout;        // strides 0
     int32_t layers = 0;      // >= 1
@@ -37,6 +38,7 @@ struct kv_cache_config {
 // Handle of a sequence. Ids are not reused within a cache, so a stale one is recognised (not_found); a value-initialised one never names a sequence.
 enum class sequence_id : int64_t {};
 
+// What a cache holds now.
 struct kv_cache_stats {
     int32_t total_pages = 0;
     int32_t free_pages = 0;    // pages set aside by reserve() are not free
@@ -47,6 +49,7 @@ struct kv_cache_stats {
     int64_t total_bytes = 0;
 };
 
+// Sequences over one pool of pages: a movable handle.
 class ROPEWALK_API kv_cache {
 public:
     // layers * page_count * page bytes; config.memory is not looked at.
@@ -72,6 +75,7 @@ public:
     // allocating. Pages set aside are nobody else's until the sequence is freed or truncated. out_of_pages changes nothing.
     status reserve(sequence_id sequence, int64_t tokens) noexcept;
 
+    // So many tokens more for a sequence.
     struct append_request {
         sequence_id sequence{};
         int64_t tokens = 0;  // >= 0
@@ -93,6 +97,7 @@ public:
     // a position: the next token's is what it was. tokens may not exceed the length. Reservations stay.
     result<int64_t> trim_front(sequence_id sequence, int64_t tokens) noexcept;
 
+    // Tokens that a sequence has.
     [[nodiscard]] result<int64_t> length(sequence_id sequence) const noexcept;
     // Position that the next appended token gets.
     [[nodiscard]] result<int64_t> next_position(sequence_id sequence) const noexcept;
@@ -101,19 +106,22 @@ public:
     // Slots of tokens [first, first + slots.size()), e.g. for kv_gather.
     status slots(sequence_id sequence, int64_t first, std::span<int64_t> slots) const noexcept;
 
+    // As the cache was created.
     [[nodiscard]] const kv_layout& layout() const noexcept;
     [[nodiscard]] int32_t layers() const noexcept;
-    // Precondition: 0 <= layer < layers().
+    // The pool of one layer. Precondition: 0 <= layer < layers().
     [[nodiscard]] kv_pages pages(int32_t layer) const noexcept;
+    // Counted while it changes: costs nothing.
     [[nodiscard]] kv_cache_stats stats() const noexcept;
 
-    // Gathers page tables and lengths of `sequences`, in order, as attention_plan wants them: query tokens of sequence i are its last
-    // q_lens[i] tokens, 0 <= q_lens[i] <= length. q_starts count from the sequence's first key, whatever its first position. A sequence may be
-    // named more than once. The spans of the result point into `storage`, whose memory is reused; a refused call leaves it alone.
+    // Memory behind a batch, to be kept from step to step.
     struct batch_storage {
         std::vector<int64_t> q_indptr, kv_lens, q_starts, page_indptr;
         std::vector<int32_t> page_ids;
     };
+    // Gathers page tables and lengths of `sequences`, in order, as attention_plan wants them: query tokens of sequence i are its last
+    // q_lens[i] tokens, 0 <= q_lens[i] <= length. q_starts count from the sequence's first key, whatever its first position. A sequence may be
+    // named more than once. The spans of the result point into `storage`, whose memory is reused; a refused call leaves it alone.
     [[nodiscard]] result<attention_batch> batch(std::span<const sequence_id> sequences, std::span<const int64_t> q_lens,
                                                 batch_storage& storage) const noexcept;
 

@@ -33,8 +33,9 @@
 namespace ropewalk {
 
 inline constexpr int32_t panel_tokens = 16;
-inline constexpr int64_t page_alignment = 64;
+inline constexpr int64_t page_alignment = 64;  // bytes, of pages and records
 
+// Types and extents of a page.
 struct ROPEWALK_API kv_layout {
     dtype k_type = dtype::bf16;  // any; K and V independently
     dtype v_type = dtype::bf16;
@@ -56,6 +57,7 @@ struct ROPEWALK_API kv_layout {
     int64_t head_stride = 0;
     int64_t page_stride = 0;
 
+    // invalid_argument for a field that breaks a rule above.
     [[nodiscard]] status validate() const noexcept;
 
     // The rest requires a valid layout. All in bytes.

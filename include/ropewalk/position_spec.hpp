@@ -40,8 +40,10 @@ enum class position_encoding : int32_t {
     learned = 8,             // position_stack::absolute, added to the embeddings before the first layer
     sinusoidal = 9,          // likewise
 };
+// E.g. "rope".
 ROPEWALK_API std::string_view name(position_encoding encoding) noexcept;
 
+// Which function of rope_spec forms the frequencies.
 enum class rope_family : int32_t {
     standard = 0,
     linear = 1,
@@ -54,6 +56,7 @@ enum class rope_family : int32_t {
     llama3 = 8,
     proportional = 9,
 };
+// E.g. "yarn".
 ROPEWALK_API std::string_view name(rope_family family) noexcept;
 
 // The arguments of the functions of rope_spec, whichever the family takes; the others keep their defaults.
@@ -83,6 +86,7 @@ struct ROPEWALK_API rope_parameters {
     bool operator==(const rope_parameters&) const = default;
 };
 
+// Rotation of q and k in a layer.
 struct rope_rotation {
     rope_parameters parameters;
     // parameters.at(0): of every length where the family does not depend on it, else of short sequences.
@@ -92,6 +96,7 @@ struct rope_rotation {
     bool operator==(const rope_rotation&) const = default;
 };
 
+// ALiBi in a layer.
 struct alibi_bias {
     alibi_rule rule = alibi_rule::press;
     double max_exponent = 8.0;
@@ -100,12 +105,14 @@ struct alibi_bias {
     bool operator==(const alibi_bias&) const = default;
 };
 
+// T5's buckets in a layer.
 struct t5_terms {
     t5_bucket_rule rule;
     bool shared = true;  // one table [buckets, heads] for all layers (T5, mT5); false: one a layer (UMT5)
     bool operator==(const t5_terms&) const = default;
 };
 
+// XLNet's and Transformer-XL's relative terms in a layer.
 struct xlnet_terms {
     bool bidirectional = true;  // attn_type "bi", else "uni"
     int64_t clamp_len = -1;     // <= 0: distances are not clamped
@@ -117,6 +124,7 @@ struct xlnet_terms {
     bool operator==(const xlnet_terms&) const = default;
 };
 
+// DeBERTa's relative terms in a layer.
 struct deberta_terms {
     int32_t version = 2;            // 1: no buckets, biases of q and v apart. DeBERTa v3 is 2 with share_keys
     bool c2p = false, p2c = false;  // content to position, position to content
@@ -173,13 +181,15 @@ struct position_stack {
     std::vector<position_spec> kinds;
     std::vector<int32_t> kind_of_layer;  // [layers] index into kinds
 
+    // How many layers share the stream.
     [[nodiscard]] int32_t layers() const noexcept { return static_cast<int32_t>(kind_of_layer.size()); }
-    // Precondition: 0 <= i < layers().
+    // Attention of layer i. Precondition: 0 <= i < layers().
     [[nodiscard]] const position_spec& layer(int32_t i) const noexcept {
         return kinds[static_cast<std::size_t>(kind_of_layer[static_cast<std::size_t>(i)])];
     }
 };
 
+// A whole model.
 struct position_config {
     std::string model_type;                        // model_type, or general.architecture of a GGUF file
     int64_t max_positions = 0;                     // 0: the model sets no limit

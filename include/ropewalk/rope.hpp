@@ -68,6 +68,7 @@ struct ROPEWALK_API rope_spec {
     [[nodiscard]] bool pure_rotation() const noexcept { return xpos.base == 0.0 && fope.heads == 0; }
     // Positions that a token has: 1 + the largest axis_of_pair.
     [[nodiscard]] int32_t axes() const noexcept { return axis_of_pair.empty() ? 1 : 1 + *std::max_element(axis_of_pair.begin(), axis_of_pair.end()); }
+    // Elements of a head that are turned.
     [[nodiscard]] int32_t rotary_dim() const noexcept { return static_cast<int32_t>(inv_freq.size()) * 2; }
     bool operator==(const rope_spec&) const = default;
 
@@ -77,9 +78,7 @@ struct ROPEWALK_API rope_spec {
     // Position interpolation (Chen et al., arXiv 2306.15595): inv_freq / factor, factor >= 1.
     static result<rope_spec> linear(int32_t rotary_dim, double theta, double factor, phase_mode phases = phase_mode::exact) noexcept;
 
-    // Llama 3.1 (transformers, rope_type "llama3"). With wavelength w = 2 pi / inv_freq and L = original_max_position:
-    //   w < L/high_freq_factor: kept;  w > L/low_freq_factor: / factor;  between: blended by t = (L/w - low) / (high - low).
-    // high == low is legal (the blend is empty); low > high, factor < 1 and L <= 0 are refused.
+    // Arguments of llama3().
     struct llama3_parameters {
         int32_t rotary_dim = 128;
         double theta = 500000.0;
@@ -88,6 +87,9 @@ struct ROPEWALK_API rope_spec {
         double high_freq_factor = 4.0;
         double original_max_position = 8192.0;
     };
+    // Llama 3.1 (transformers, rope_type "llama3"). With wavelength w = 2 pi / inv_freq and L = original_max_position:
+    //   w < L/high_freq_factor: kept;  w > L/low_freq_factor: / factor;  between: blended by t = (L/w - low) / (high - low).
+    // high == low is legal (the blend is empty); low > high, factor < 1 and L <= 0 are refused.
     static result<rope_spec> llama3(const llama3_parameters& parameters, phase_mode phases = phase_mode::exact) noexcept;
 
     // NTK-aware scaling with a fixed factor >= 1: theta' = theta * factor^(d/(d-2)). rotary_dim 2 is refused.
@@ -102,9 +104,7 @@ struct ROPEWALK_API rope_spec {
     static result<rope_spec> dynamic_ntk(int32_t rotary_dim, double theta, double factor, double max_position, int64_t length,
                                          phase_mode phases = phase_mode::exact) noexcept;
 
-    // YaRN (Peng et al., arXiv 2309.00071). attention_factor is the amplitude, as one number: yarn_amplitude() and yarn_amplitude_ratio() compute it
-    // by each stack's rule. Limits are formed in double. Refused: factor < 1, theta <= 1, beta_fast < beta_slow (equal is legal: a step), and a
-    // length so short or long that the ramp would run backwards.
+    // Arguments of yarn().
     struct yarn_parameters {
         int32_t rotary_dim = 128;
         double theta = 10000.0;
@@ -115,15 +115,16 @@ struct ROPEWALK_API rope_spec {
         double beta_slow = 1.0;
         bool truncate = true;  // false (gpt-oss): the limits of the ramp are not rounded to whole pairs
     };
+    // YaRN (Peng et al., arXiv 2309.00071). attention_factor is the amplitude, as one number: yarn_amplitude() and yarn_amplitude_ratio() compute it
+    // by each stack's rule. Limits are formed in double. Refused: factor < 1, theta <= 1, beta_fast < beta_slow (equal is legal: a step), and a
+    // length so short or long that the ramp would run backwards.
     static result<rope_spec> yarn(const yarn_parameters& parameters, phase_mode phases = phase_mode::exact) noexcept;
     // Grok 1's two forms: the ramp blends logarithms of frequencies; and theta' = theta^(ln(L s / 2 pi) / ln(L / 2 pi)) without a ramp (vLLM).
     static result<rope_spec> yarn_log(const yarn_parameters& parameters, phase_mode phases = phase_mode::exact) noexcept;
     static result<rope_spec> theta_scale(int32_t rotary_dim, double theta, double factor, double original_max_position,
                                          phase_mode phases = phase_mode::exact) noexcept;
 
-    // LongRoPE (Ding et al., arXiv 2402.13753), "su" in old configurations: inv_freq / short_factor while length <= original_max_position, /
-    // long_factor beyond. attention_factor 0: longrope_amplitude(factor, original_max_position). Refused: lists of another length than one entry a
-    // pair, entries <= 0. rope_schedule (rope_cache.hpp) tells when a growing sequence crosses.
+    // Arguments of longrope().
     struct longrope_parameters {
         int32_t rotary_dim = 128;
         double theta = 10000.0;
@@ -132,6 +133,9 @@ struct ROPEWALK_API rope_spec {
         double original_max_position = 4096.0;
         double attention_factor = 0.0;
     };
+    // LongRoPE (Ding et al., arXiv 2402.13753), "su" in old configurations: inv_freq / short_factor while length <= original_max_position, /
+    // long_factor beyond. attention_factor 0: longrope_amplitude(factor, original_max_position). Refused: lists of another length than one entry a
+    // pair, entries <= 0. rope_schedule (rope_cache.hpp) tells when a growing sequence crosses.
     static result<rope_spec> longrope(const longrope_parameters& parameters, int64_t length, phase_mode phases = phase_mode::exact) noexcept;
 
     // Gemma 4: of head_dim / 2 pairs, the first int(partial_rotary_factor * head_dim / 2) turn with theta^(-2i/head_dim) / factor, the others stand
@@ -161,7 +165,7 @@ ROPEWALK_API double longrope_amplitude(double factor, double original_max_positi
 // may use one table at the same time, also while it grows.
 class ROPEWALK_API rope_table {
 public:
-    static constexpr int64_t default_cached_positions = 1 << 20;
+    static constexpr int64_t default_cached_positions = 1 << 20;  // of a growing table: rows of 64 pairs then take 512 MiB
 
     // Rows 0 .. initial_positions - 1 are filled at once.
     static result<rope_table> growing(const rope_spec& spec, int64_t initial_positions = 0,
@@ -173,10 +177,10 @@ public:
     rope_table& operator=(rope_table&&) noexcept;
     ~rope_table();
 
-    [[nodiscard]] const rope_spec& spec() const noexcept;
-    [[nodiscard]] int32_t pairs() const noexcept;
-    [[nodiscard]] int32_t axes() const noexcept;  // spec().axes(), without counting
-    [[nodiscard]] int64_t cached_bytes() const noexcept;
+    [[nodiscard]] const rope_spec& spec() const noexcept;  // what it was made of
+    [[nodiscard]] int32_t pairs() const noexcept;          // rotary_dim / 2
+    [[nodiscard]] int32_t axes() const noexcept;           // spec().axes(), without counting
+    [[nodiscard]] int64_t cached_bytes() const noexcept;   // of the rows that are kept now
     // Largest position that is not refused.
     [[nodiscard]] int64_t max_position() const noexcept;
 
@@ -195,6 +199,7 @@ private:
     std::unique_ptr<state> state_;
 };
 
+// Which elements of a head a table turns, and in which direction.
 struct rope_options {
     rope_pairing pairing = rope_pairing::half;
     // Undoes a rotation: turns by -angle and divides by the amplitude.

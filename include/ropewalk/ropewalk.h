@@ -62,6 +62,7 @@ extern "C" {
 
 /* ---- status, version, target --------------------------------------------------------------------------------------------------------- */
 
+/** 0, or why a call failed. */
 typedef int32_t ropewalk_status;
 enum {
     ROPEWALK_OK = 0,
@@ -108,6 +109,7 @@ enum {
 
 /** Static, e.g. "avx2"; "unknown" for others. */
 ROPEWALK_API const char* ropewalk_target_name(ropewalk_target target);
+/** The target of that name. */
 ROPEWALK_API ropewalk_status ropewalk_target_from_name(const char* name, ropewalk_target* target);
 /** 1 if kernels for the target are part of the library, else 0. */
 ROPEWALK_API int32_t ropewalk_target_compiled(ropewalk_target target);
@@ -123,6 +125,7 @@ ROPEWALK_API ropewalk_status ropewalk_limit_target(ropewalk_target target);
 
 /* ---- element types and tensors ------------------------------------------------------------------------------------------------------- */
 
+/** Types of elements. */
 typedef int32_t ropewalk_dtype;
 enum {
     ROPEWALK_FP32 = 0,
@@ -176,11 +179,13 @@ static inline ropewalk_tensor ropewalk_tensor_init(void) { return ropewalk_tenso
 
 /* ---- executors: who does the work ---------------------------------------------------------------------------------------------------- */
 
+/** Who does the work: a pool of threads. ropewalk starts none of its own. */
 typedef struct ropewalk_executor ropewalk_executor;
 
 /** One item of work. Never throws, never unwinds. */
 typedef void (*ropewalk_task)(void* context, int32_t item);
 
+/** The caller's pool. */
 typedef struct ropewalk_executor_callbacks {
     uint32_t struct_size;
     /** How many items can run at the same time; at least 1. Plans size their workspace with it. */
@@ -207,6 +212,7 @@ ROPEWALK_API ropewalk_status ropewalk_executor_concurrency(const ropewalk_execut
 
 /* ---- allocators: large memory (pool of a cache, workspace of plans). All else comes from operator new, which the process may replace. --- */
 
+/** The caller's memory. */
 typedef struct ropewalk_allocator {
     uint32_t struct_size;
     uint32_t reserved;
@@ -294,6 +300,7 @@ ROPEWALK_API ropewalk_status ropewalk_rope_spec_standard(int32_t rotary_dim, dou
 ROPEWALK_API ropewalk_status ropewalk_rope_spec_linear(int32_t rotary_dim, double theta, double factor, ropewalk_phase_mode phases,
                                                        ropewalk_rope_spec** spec);
 
+/** Arguments of ropewalk_rope_spec_llama3(). */
 typedef struct ropewalk_llama3_parameters {
     uint32_t struct_size;
     int32_t rotary_dim;           /**< Default 128. */
@@ -337,6 +344,7 @@ ROPEWALK_API ropewalk_status ropewalk_rope_spec_ntk_alpha(int32_t rotary_dim, do
 ROPEWALK_API ropewalk_status ropewalk_rope_spec_dynamic_ntk(int32_t rotary_dim, double theta, double factor, double max_position, int64_t length,
                                                             ropewalk_phase_mode phases, ropewalk_rope_spec** spec);
 
+/** Arguments of ropewalk_rope_spec_yarn(). */
 typedef struct ropewalk_yarn_parameters {
     uint32_t struct_size;
     int32_t rotary_dim;           /**< Default 128. */
@@ -370,6 +378,7 @@ ROPEWALK_API ropewalk_status ropewalk_rope_spec_yarn(const ropewalk_yarn_paramet
 ROPEWALK_API ropewalk_status ropewalk_rope_spec_theta_scale(int32_t rotary_dim, double theta, double factor, double original_max_position,
                                                             ropewalk_phase_mode phases, ropewalk_rope_spec** spec);
 
+/** Arguments of ropewalk_rope_spec_longrope(). */
 typedef struct ropewalk_longrope_parameters {
     uint32_t struct_size;
     int32_t rotary_dim;           /**< Default 128. */
@@ -438,6 +447,7 @@ ROPEWALK_API ropewalk_status ropewalk_rope_schedule_constant(const ropewalk_rope
 /** Errors as ropewalk_rope_spec_longrope(). Nothing of parameters is kept. */
 ROPEWALK_API ropewalk_status ropewalk_rope_schedule_longrope(const ropewalk_longrope_parameters* parameters, ropewalk_phase_mode phases,
                                                              ropewalk_rope_schedule** schedule);
+/** Errors as ropewalk_rope_spec_dynamic_ntk(). */
 ROPEWALK_API ropewalk_status ropewalk_rope_schedule_dynamic_ntk(int32_t rotary_dim, double theta, double factor, double max_position,
                                                                 ropewalk_phase_mode phases, ropewalk_rope_schedule** schedule);
 ROPEWALK_API ropewalk_status ropewalk_rope_schedule_destroy(ropewalk_rope_schedule* schedule);
@@ -454,6 +464,7 @@ ROPEWALK_API ropewalk_status ropewalk_rope_schedule_check_growth(const ropewalk_
 /** cos and sin of a spec, fp32. Rows are never moved: any number of threads may use a table at the same time, also while it grows. */
 typedef struct ropewalk_rope_table ropewalk_rope_table;
 
+/** Rows that a growing table keeps: with 64 pairs 512 MiB. */
 #define ROPEWALK_DEFAULT_CACHED_POSITIONS 1048576
 
 /**
@@ -466,6 +477,7 @@ ROPEWALK_API ropewalk_status ropewalk_rope_table_growing(const ropewalk_rope_spe
 ROPEWALK_API ropewalk_status ropewalk_rope_table_fixed(const ropewalk_rope_spec* spec, int64_t max_position, ropewalk_rope_table** table);
 ROPEWALK_API ropewalk_status ropewalk_rope_table_destroy(ropewalk_rope_table* table);
 
+/** What a table is, and takes, now. */
 typedef struct ropewalk_rope_table_info {
     uint32_t struct_size;
     int32_t pairs;
@@ -475,12 +487,14 @@ typedef struct ropewalk_rope_table_info {
     int64_t max_position; /**< largest position that is not refused */
 } ropewalk_rope_table_info;
 ROPEWALK_DEFINE_INIT(ropewalk_rope_table_info)
+/** Out: info. */
 ROPEWALK_API ropewalk_status ropewalk_rope_table_get_info(const ropewalk_rope_table* table, ropewalk_rope_table_info* info);
 /** A new spec, equal to the table's. */
 ROPEWALK_API ropewalk_status ropewalk_rope_table_spec(const ropewalk_rope_table* table, ropewalk_rope_spec** spec);
 /** cos [pairs] and sin [pairs] of one position, amplitude included; with xPos those of q, with FoPE those of the first head. */
 ROPEWALK_API ropewalk_status ropewalk_rope_table_row(const ropewalk_rope_table* table, int64_t position, float* cos, float* sin, size_t pairs);
 
+/** Which elements of a head a table turns, and in which direction. */
 typedef struct ropewalk_rope_options {
     uint32_t struct_size;
     ropewalk_rope_pairing pairing;
@@ -510,9 +524,10 @@ ROPEWALK_API ropewalk_status ropewalk_rope_shift(const ropewalk_rope_table* tabl
 /* x and rows are [tokens, 1, dim], fp32, bf16 or fp16; positions [count] with count = tokens. Sums are fp32, rounded once. All positions are checked
    before anything is written. */
 
+/** The order of a row. */
 typedef int32_t ropewalk_sinusoid_columns;
 enum {
-    ROPEWALK_COLUMNS_INTERLEAVED = 0, /**< sin, cos of frequency 0, sin, cos of frequency 1, .. */
+    ROPEWALK_COLUMNS_INTERLEAVED = 0, /**< sin, cos of frequency 0, sin, cos of frequency 1, and so on */
     ROPEWALK_COLUMNS_CONCATENATED = 1 /**< the sines of all frequencies, then the cosines */
 };
 /** Row r encodes the angles r * base^(-i / denominator) as sines and cosines; a position has row position + offset, within 2^31 of 0. */
@@ -581,8 +596,10 @@ typedef struct ropewalk_learned_positions {
     int64_t offset;               /**< 0: BERT, GPT-2, RoBERTa with ropewalk_positions_from_tokens(); 2: OPT, BART */
 } ropewalk_learned_positions;
 ROPEWALK_DEFINE_INIT(ropewalk_learned_positions)
+/** rows[t] becomes the row of positions[t]. */
 ROPEWALK_API ropewalk_status ropewalk_learned_rows(const ropewalk_learned_positions* learned, const int64_t* positions, size_t count,
                                                    const ropewalk_tensor* rows, ropewalk_executor* on);
+/** x[t] += the row of positions[t]. */
 ROPEWALK_API ropewalk_status ropewalk_learned_add(const ropewalk_learned_positions* learned, const int64_t* positions, size_t count,
                                                   const ropewalk_tensor* x, ropewalk_executor* on);
 
@@ -619,6 +636,7 @@ ROPEWALK_API ropewalk_status ropewalk_scale_queries(const ropewalk_tensor* q, co
 
 /* ---- biases and relative terms ------------------------------------------------------------------------------------------------------- */
 
+/** How slopes follow from the number of heads. */
 typedef int32_t ropewalk_alibi_rule;
 enum {
     ROPEWALK_ALIBI_PRESS = 0, /**< the paper's (arXiv 2108.12409), BLOOM */
@@ -705,6 +723,7 @@ ROPEWALK_API ropewalk_status ropewalk_attention_bias_kerple(const float* r1, con
                                                             ropewalk_attention_bias** bias);
 /** Plans that were built with it keep what they need. */
 ROPEWALK_API ropewalk_status ropewalk_attention_bias_destroy(ropewalk_attention_bias* bias);
+/** heads receives the query heads that the bias is for. */
 ROPEWALK_API ropewalk_status ropewalk_attention_bias_heads(const ropewalk_attention_bias* bias, int32_t* heads);
 
 /** Which row of a relative table belongs to delta = QUERY position - KEY position. Never changes. */
@@ -785,6 +804,7 @@ static inline ropewalk_kv_layout ropewalk_kv_layout_init(void) {
     return value;
 }
 
+/** Bytes of a page and of its parts. */
 typedef struct ropewalk_kv_sizes {
     uint32_t struct_size;
     uint32_t reserved;
@@ -861,6 +881,7 @@ typedef struct ropewalk_kv_cache ropewalk_kv_cache;
 /** Handle of a sequence. Ids are not reused within a cache: a stale one gives ROPEWALK_NOT_FOUND. 0 never names a sequence. */
 typedef int64_t ropewalk_sequence;
 
+/** What ropewalk_kv_cache_create() makes. */
 typedef struct ropewalk_kv_cache_config {
     uint32_t struct_size;
     int32_t layers;     /**< >= 1 */
@@ -904,6 +925,7 @@ ROPEWALK_API ropewalk_status ropewalk_kv_cache_truncate(ropewalk_kv_cache* cache
  */
 ROPEWALK_API ropewalk_status ropewalk_kv_cache_trim_front(ropewalk_kv_cache* cache, ropewalk_sequence sequence, int64_t tokens, int64_t* gone);
 
+/** What a sequence holds. */
 typedef struct ropewalk_sequence_info {
     uint32_t struct_size;
     uint32_t reserved;
@@ -913,6 +935,7 @@ typedef struct ropewalk_sequence_info {
     size_t page_count;
 } ropewalk_sequence_info;
 ROPEWALK_DEFINE_INIT(ropewalk_sequence_info)
+/** Out: info. */
 ROPEWALK_API ropewalk_status ropewalk_kv_cache_sequence_info(const ropewalk_kv_cache* cache, ropewalk_sequence sequence,
                                                              ropewalk_sequence_info* info);
 /** Slots of tokens [first, first + count), e.g. for ropewalk_kv_gather(). */
@@ -921,6 +944,7 @@ ROPEWALK_API ropewalk_status ropewalk_kv_cache_slots(const ropewalk_kv_cache* ca
 /** Out: the pages of a layer, 0 <= layer < layers. Their layout is the cache's: valid as long as that lives. */
 ROPEWALK_API ropewalk_status ropewalk_kv_cache_pages(const ropewalk_kv_cache* cache, int32_t layer, ropewalk_kv_pages* pages);
 
+/** What a cache holds now. */
 typedef struct ropewalk_kv_cache_stats {
     uint32_t struct_size;
     int32_t layers;
@@ -933,6 +957,7 @@ typedef struct ropewalk_kv_cache_stats {
     int64_t total_bytes;
 } ropewalk_kv_cache_stats;
 ROPEWALK_DEFINE_INIT(ropewalk_kv_cache_stats)
+/** Out: stats. */
 ROPEWALK_API ropewalk_status ropewalk_kv_cache_get_stats(const ropewalk_kv_cache* cache, ropewalk_kv_cache_stats* stats);
 
 /* ---- attention ----------------------------------------------------------------------------------------------------------------------- */
@@ -944,6 +969,7 @@ ROPEWALK_API ropewalk_status ropewalk_kv_cache_get_stats(const ropewalk_kv_cache
  * number of threads, the batch it runs in, how its prefill was chunked and which pages hold its keys (on one target).
  */
 
+/** How q and the probabilities enter products with stored keys and values. */
 typedef int32_t ropewalk_attention_precision;
 enum {
     /** An fp32 query is never rounded; a 16-bit one meets bf16 pages in bf16 dots, int8 pages in integer dots with q and p at 16 bits. */
@@ -951,6 +977,7 @@ enum {
     ROPEWALK_PRECISION_FAST = 1 /**< also rounds fp32 queries, and meets int4 pages with q and p at 8 bits: errors up to a few 1e-3 of max |v| */
 };
 
+/** Of a span: no limit. */
 #define ROPEWALK_UNLIMITED INT64_MAX
 
 /** What a step computes, whatever the batch. A query at position p sees keys p - span_left <= j <= p + span_right, with a chunk only of its own. */
@@ -1051,6 +1078,7 @@ ROPEWALK_API ropewalk_status ropewalk_attention_plan_build_sequences(ropewalk_at
                                                                      const int64_t* q_lens, size_t count, const ropewalk_attention_batch* masks,
                                                                      int32_t concurrency);
 
+/** What a run of a plan needs and does. */
 typedef struct ropewalk_attention_plan_info {
     uint32_t struct_size;
     uint32_t reserved;
@@ -1109,6 +1137,7 @@ ROPEWALK_API ropewalk_status ropewalk_position_config_read_hf(const char* text, 
 ROPEWALK_API ropewalk_status ropewalk_position_config_read_gguf(const void* data, size_t bytes, ropewalk_position_config** config);
 ROPEWALK_API ropewalk_status ropewalk_position_config_destroy(ropewalk_position_config* config);
 
+/** What a configuration describes. */
 typedef struct ropewalk_position_config_info {
     uint32_t struct_size;
     int32_t layers; /**< of the decoder, or the only stack */
@@ -1118,6 +1147,7 @@ typedef struct ropewalk_position_config_info {
     const char* model_type;  /**< model_type, or general.architecture; the configuration's, valid as long as that lives */
 } ropewalk_position_config_info;
 ROPEWALK_DEFINE_INIT(ropewalk_position_config_info)
+/** Out: info. */
 ROPEWALK_API ropewalk_status ropewalk_position_config_get_info(const ropewalk_position_config* config, ropewalk_position_config_info* info);
 
 /** Layers that share a residual stream. */
@@ -1199,9 +1229,11 @@ typedef struct ropewalk_position_layer {
     int64_t relative_rows; /**< of the table of relative_key */
 } ropewalk_position_layer;
 ROPEWALK_DEFINE_INIT(ropewalk_position_layer)
+/** Out: attention of one layer of a stack. */
 ROPEWALK_API ropewalk_status ropewalk_position_config_layer(const ropewalk_position_config* config, ropewalk_stack stack, int32_t layer,
                                                             ropewalk_position_layer* out);
 
+/** Which function forms the frequencies: ropewalk_rope_spec_<family>(). */
 typedef int32_t ropewalk_rope_family;
 enum {
     ROPEWALK_ROPE_STANDARD = 0,

@@ -1,4 +1,4 @@
-// How every call at the border of ropewalk reports what happened: `status`, or `result<T>` where there is a value to return.
+// How every call at the border of ropewalk reports what happened: `status`, or `result` where there is a value to return.
 //
 // Nothing in ropewalk throws, prints or aborts. A refused call changes nothing, and its text names the argument, the value it had and the
 // rule it broke. Both types are safe to copy between threads; neither allocates.
@@ -12,6 +12,7 @@
 
 namespace ropewalk {
 
+// What kind of rule was broken; programs act on it, people read the text.
 enum class status_code : int32_t {
     ok = 0,
     invalid_argument = 1,  // an argument breaks a rule; the text says which
@@ -42,6 +43,7 @@ constexpr std::string_view name(status_code code) noexcept {
     return "unknown";
 }
 
+// Success, or a code and a text.
 class [[nodiscard]] status {
 public:
     static constexpr std::size_t max_text = 231;  // with the code and the terminator a status is 240 bytes
@@ -55,8 +57,10 @@ public:
         text_[length] = '\0';
     }
 
+    // Whether the call did what it was asked for.
     [[nodiscard]] bool ok() const noexcept { return code_ == status_code::ok; }
     explicit operator bool() const noexcept { return ok(); }
+    // status_code::ok, or why not.
     [[nodiscard]] status_code code() const noexcept { return code_; }
     // Zero-terminated; empty when ok.
     [[nodiscard]] const char* text() const noexcept { return text_; }
@@ -73,8 +77,10 @@ public:
     result(T value) noexcept : value_(std::move(value)) {}
     result(const status& failure) noexcept : status_(failure) {}
 
+    // Whether there is a value.
     [[nodiscard]] bool ok() const noexcept { return value_.has_value(); }
     explicit operator bool() const noexcept { return ok(); }
+    // Why there is none; ok if there is one.
     [[nodiscard]] const status& state() const noexcept { return status_; }
 
     // Precondition of the four: ok().

@@ -6,9 +6,10 @@
 #include <string_view>
 #include <type_traits>
 
+// The C++ API. Operations on memory of yours, a KV cache that owns pages, and what a model's configuration says of positions.
 namespace ropewalk {
 
-// The numbers are part of the file format and of the C ABI; they never change.
+// Types of elements. The numbers are part of the file format and of the C ABI; they never change.
 enum class dtype : int32_t {
     fp32 = 0,
     bf16 = 1,  // the upper 16 bits of an fp32
@@ -19,6 +20,7 @@ enum class dtype : int32_t {
     fp8 = 5,   // 8-bit floats (OCP E4M3), one fp32 scale per token and head
 };
 
+// E.g. "bf16".
 constexpr std::string_view name(dtype type) noexcept {
     switch (type) {
         case dtype::fp32: return "fp32";
@@ -73,8 +75,8 @@ struct basic_head_view {
         : basic_head_view(other.data, other.type, other.tokens, other.heads, other.dim, other.token_stride, other.head_stride, other.dim_stride) {}
 };
 
-using head_view = basic_head_view<void>;
-using const_head_view = basic_head_view<const void>;
+using head_view = basic_head_view<void>;              // of a tensor that is written
+using const_head_view = basic_head_view<const void>;  // of one that is only read
 
 // The view of a dense [tokens, heads, dim] tensor.
 inline head_view dense_view(void* data, dtype type, int64_t tokens, int32_t heads, int32_t dim) noexcept {
