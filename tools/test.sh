@@ -57,7 +57,7 @@ kernels+=":types/*masked_slots*:quantised_*:k_to_v*-$long"
 configuration() {
   local only_tests=(-DROPEWALK_BUILD_TOOLS=OFF -DROPEWALK_BUILD_BENCH=OFF -DROPEWALK_LLAMA_EXAMPLE=OFF)
   case $1 in
-    release) options=(--preset release -DROPEWALK_WERROR=ON -DROPEWALK_LLAMA_EXAMPLE=ON) ;;
+    release) options=(--preset release -DROPEWALK_WERROR=ON -DROPEWALK_LLAMA_EXAMPLE=ON -DCMAKE_INSTALL_PREFIX=/usr) ;;  # Debian packages
     emulated) options=(--preset release "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_STATIC_TESTS=ON -DROPEWALK_WITH_TBB=OFF
                      "-DROPEWALK_TEST_TARGETS=avx512:simd;avx512_bf16" "-DROPEWALK_TEST_FOLDERS=simd;runtime" "-DROPEWALK_TEST_FILTER=$kernels") ;;
     clang) options=(--preset clang "${only_tests[@]}" -DROPEWALK_WERROR=ON -DROPEWALK_BUILD_TESTS=OFF) ;;

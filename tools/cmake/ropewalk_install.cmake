@@ -1,4 +1,5 @@
-# Components: runtime (the shared library), development (headers, static library, CMake package, .pc file), tools (executables).
+# Components: runtime (the shared library), development (headers, static library, CMake package, .pc file), tools (executables),
+# benchmarks (those of bench/).
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/ropewalk")
 
@@ -12,10 +13,13 @@ endforeach()
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/ropewalk" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development
   FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
-get_property(tools GLOBAL PROPERTY ROPEWALK_TOOL_TARGETS)
-if(tools)
-  install(TARGETS ${tools} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT tools)
-endif()
+foreach(kind TOOL BENCHMARK)
+  get_property(targets GLOBAL PROPERTY ROPEWALK_${kind}_TARGETS)
+  string(TOLOWER ${kind}s component)
+  if(targets)
+    install(TARGETS ${targets} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT ${component})
+  endif()
+endforeach()
 
 configure_package_config_file(tools/cmake/ropewalkConfig.cmake.in "${PROJECT_BINARY_DIR}/ropewalkConfig.cmake"
   INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)
@@ -25,10 +29,8 @@ install(FILES "${PROJECT_BINARY_DIR}/ropewalkConfig.cmake" "${PROJECT_BINARY_DIR
   DESTINATION "${package_dir}" COMPONENT development)
 
 set(pc_private "-lstdc++ -lm -pthread")
-if(ROPEWALK_WITH_TBB)
-  set(pc_requires_private "tbb")
-else()
-  set(pc_requires_private "")
+if(ROPEWALK_WITH_TBB)  # not Requires.private: users of the shared library would need tbb.pc for --cflags
+  string(PREPEND pc_private "-ltbb ")
 endif()
 if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
   set(pc_prefix "${CMAKE_INSTALL_PREFIX}")
@@ -46,4 +48,10 @@ foreach(dir LIBDIR INCLUDEDIR)
 endforeach()
 configure_file(tools/cmake/ropewalk.pc.in ropewalk.pc @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/ropewalk.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT development)
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT development)
+
+find_program(ROPEWALK_DPKG dpkg)
+if(PROJECT_IS_TOP_LEVEL AND ROPEWALK_DPKG AND CMAKE_INSTALL_PREFIX STREQUAL "/usr" AND ROPEWALK_BUILD_SHARED AND ROPEWALK_BUILD_TOOLS)
+  include(ropewalk_debian)
+else()
+  install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT development)
+endif()
