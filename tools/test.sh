@@ -14,8 +14,9 @@
 #   debug      -O0 baseline code on qemu's Nehalem (no AVX: an instruction too new is a SIGILL) and Haswell
 #   python     the wheel of the Python package and its tests, which need numpy
 #   transformers  only when named: the package inside transformers (installs torch, 5 GB)
+#   vllm       only when named, or as --vllm: the package inside vLLM (installs it, 7 GB)
 #
-# Without arguments all of them but the last, in this order; --quick: release only. ROPEWALK_JOBS: parallel jobs, default all cores. Builds go to
+# Without arguments all of them but the last two, in this order; --quick: release only. ROPEWALK_JOBS: parallel jobs, default all cores. Builds go to
 # build/test/<stage>.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -73,7 +74,7 @@ configuration() {
     debug) options=(--preset debug "${only_tests[@]}" -DROPEWALK_TARGETS=avx2 "-DROPEWALK_TEST_FOLDERS=simd;runtime;c_api"
                     "-DROPEWALK_TEST_SOURCES=/simd/|errors|attention_test|alibi|executor|kv_(cache_test|pages)|rope_test"
                     "-DROPEWALK_TEST_MACHINES=Nehalem:scalar;Haswell:avx2" "-DROPEWALK_TEST_FILTER=$brief") ;;
-    python|transformers) options=() ;;  # tools/test-python.sh
+    python|transformers|vllm) options=() ;;  # tools/test-python.sh
     *) echo "test.sh: unknown stage '$1' (see --help)" >&2; return 1 ;;
   esac
 }
@@ -83,6 +84,7 @@ quick=0
 for argument in "$@"; do
   case $argument in
     --quick) quick=1 ;;
+    --vllm) stages+=(vllm) ;;
     -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) configuration "$argument"; stages+=("$argument") ;;
   esac
@@ -104,9 +106,9 @@ for stage in "${stages[@]}"; do
   if [ -z "$stage" ]; then continue; fi
   folder=$root/build/test/$stage
   configuration "$stage"
-  if [ "$stage" = python ] || [ "$stage" = transformers ]; then
+  if [[ $stage =~ ^(python|transformers|vllm)$ ]]; then
     script=("[[$root/tools/test-python.sh]]")
-    if [ "$stage" = transformers ]; then script+=(--transformers); fi
+    if [ "$stage" != python ]; then script+=("--$stage"); fi
     cat >> "$super/CTestTestfile.cmake" <<END
 add_test([[$stage: tests]] ${script[*]})
 set_tests_properties([[$stage: tests]] PROPERTIES LABELS $stage TIMEOUT 3600)
