@@ -194,15 +194,16 @@ def answers(port):
     return False
 
 
-@pytest.mark.parametrize("kv, ratio", [("", 1), ("k8v8", 1.88), ("k8v4", 2.37), ("k4v4", 3.2)])
-def test_types_of_kv(kv, ratio):
-    """bf16, and quantised: more tokens in the same memory, and the first tokens of fp32."""
+@pytest.mark.parametrize("kv, ratio, limit", [("", 1, 0.1), ("k8v8", 1.88, 0.15), ("k8v4", 2.37, 0.3), ("k4v4", 3.2, 0.6)])
+def test_types_of_kv(kv, ratio, limit):
+    """bf16, and quantised: more tokens in the same memory, and the first token of each text about as likely as in fp32: logarithms differ by 0.04,
+    0.05, 0.12 and 0.35."""
     answer = engine("platform", kv=kv, dtype="bfloat16")
     assert answer["impl"] == OURS
     token_bytes = 30 * 3 * 2 * 64 * 2  # of bf16: layers, heads, K and V, dims
     assert answer["kv_tokens"] >= ratio * 2**30 / token_bytes - 128
     for expected, actual in zip(native()["logprobs"], answer["logprobs"], strict=True):
-        print(kv, answer["kv_tokens"], [(e[0], a[0]) for e, a in zip(expected, actual, strict=True)])
+        assert max(abs(e[0] - a[0]) for e, a in zip(expected, actual, strict=True)) <= limit
 
 
 def small_model(folder, family, **settings):
