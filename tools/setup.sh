@@ -9,8 +9,8 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config libxsimd-dev libtbb-dev libgtest-dev libbenchmark-dev libcli11-dev
-          nlohmann-json3-dev libfmt-dev libdnnl-dev python3 binutils dpkg-dev file python3-venv)
-test_packages=(clang-19 g++-aarch64-linux-gnu qemu-user unzip python3-numpy abigail-tools python3-dev doxygen)
+          nlohmann-json3-dev libfmt-dev libdnnl-dev python3 binutils dpkg-dev file python3-venv python3-dev)
+test_packages=(clang-19 g++-aarch64-linux-gnu qemu-user unzip python3-numpy abigail-tools doxygen)
 for_tests=0
 for argument in "$@"; do
   case $argument in
