@@ -409,32 +409,30 @@ def smollm2():
     return model, tokenizer
 
 
-@functools.cache
-def exact(model):
-    return copy.deepcopy(model).double()
+# Of eager and ours, at 4k tokens and with beams: each errs by up to 5e-5 at short prompts, of logits with a range of 62.
+SMOLLM2_LOGITS = 5e-4
 
 
-def assert_as_near_as(torchs, ours, model, inputs):
-    """Text is the same; logits are as near to those of float64 as torch's own in fp32.
+def assert_as_near_as_eager(eager, ours, model, inputs):
+    """Text is the same; logits are within 1e-4 of those of float64, and as near to them as eager's own.
 
-    30 layers turn roundings into errors of some 1e-5 of the logits' range, which is 30 to 50: no two ways to add in fp32 agree to 1e-4 in absolute
-    terms, torch's among them. So the errors of both are measured. They come from the same matrix products for the most part and from some fifty
-    tokens: their root mean squares scatter by a few percent, a quarter more would be an error of attention's own."""
-    assert torchs.sequences.tolist() == ours.sequences.tolist()
+    30 layers turn fp32's roundings into errors of 8e-6 (root mean square; 5e-5 at worst), eager's and ours alike, so that the difference of the two
+    says little. Both errors are measured instead. They come from the same matrix products for the most part and from some fifty tokens: their root
+    mean squares scatter by a few percent (ours is 6 % larger), a quarter more would be an error of attention's own."""
+    assert eager.sequences.tolist() == ours.sequences.tolist()
     ids, tokens = ours.sequences, len(ours.logits)
     mask = torch.nn.functional.pad(inputs["attention_mask"], (0, tokens), value=1)
-    model = exact(model)
-    model.set_attn_implementation("sdpa")
+    model = copy.deepcopy(model).double()
+    model.set_attn_implementation("sdpa")  # eager's softmax is fp32
     with torch.no_grad():
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         logits = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=tokens + 1).logits[:, :-1]
-    span = (logits.max() - logits.min()).item()
-    errors = [torch.stack(given.logits, dim=1).double() - logits for given in (torchs, ours)]
+    errors = [torch.stack(given.logits, dim=1).double() - logits for given in (eager, ours)]
     rms = [error.square().mean().sqrt().item() for error in errors]
     worst = [error.abs().max().item() for error in errors]
-    print(f"range {span:.1f}; torch's error rms {rms[0]:.2e}, worst {worst[0]:.2e}; ours rms {rms[1]:.2e}, worst {worst[1]:.2e}")
+    print(f"eager's error rms {rms[0]:.2e}, worst {worst[0]:.2e}; ours rms {rms[1]:.2e}, worst {worst[1]:.2e}")
     assert rms[1] <= 1.25 * rms[0]
-    assert worst[1] <= LOGITS * span
+    assert worst[1] <= LOGITS
 
 
 def smollm2_inputs(tokenizer):
@@ -448,25 +446,23 @@ def test_smollm2_writes_what_eager_writes(smollm2, with_cache):
     inputs, options = smollm2_inputs(tokenizer), {"max_new_tokens": 16, "pad_token_id": tokenizer.pad_token_id}
     expected = generate(model, "eager", inputs, **options)
     actual = generate(model, "ropewalk", inputs, cache=rt.RopewalkCache(model.config) if with_cache else None, **options)
-    assert_as_near_as(expected, actual, model, inputs)
+    assert_as_near_as_eager(expected, actual, model, inputs)
 
 
 def test_smollm2_beams(smollm2):
     model, tokenizer = smollm2
     inputs, options = smollm2_inputs(tokenizer), {"max_new_tokens": 16, "pad_token_id": tokenizer.pad_token_id, "num_beams": 3}
     expected = generate(model, "eager", inputs, **options)
-    span = max((step.max() - step.min()).item() for step in expected.logits)
-    assert_same(expected, generate(model, "ropewalk", inputs, cache=rt.RopewalkCache(model.config), **options), LOGITS * span)
+    assert_same(expected, generate(model, "ropewalk", inputs, cache=rt.RopewalkCache(model.config), **options), SMOLLM2_LOGITS)
 
 
 def test_smollm2_at_4k_tokens(smollm2):
-    """Decoding at 4k tokens, beside sdpa: eager takes 40 s for the prompt."""
+    """Decoding at 4k tokens, beside sdpa: eager takes 40 s for the prompt, float64 more than four minutes."""
     model, tokenizer = smollm2
     text = " ".join(f"The number {i} is followed by {i + 1}." for i in range(600))
     ids = tokenizer(text, return_tensors="pt").input_ids[:, :4096]
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     options = {"max_new_tokens": 4, "pad_token_id": tokenizer.pad_token_id}
     cache = rt.RopewalkCache(model.config)
-    expected = generate(model, "sdpa", inputs, **options)
-    assert_as_near_as(expected, generate(model, "ropewalk", inputs, cache=cache, **options), model, inputs)
+    assert_same(generate(model, "sdpa", inputs, **options), generate(model, "ropewalk", inputs, cache=cache, **options), SMOLLM2_LOGITS)
     assert cache.get_seq_length() == 4096 + 3
