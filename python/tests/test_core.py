@@ -464,6 +464,7 @@ def test_import_is_quick():
 def test_info_of_the_package():
     info = json.loads(subprocess.check_output([sys.executable, "-m", "ropewalk", "--json"]))
     assert info["active"] == rw.active_target() and info["version"] == rw.__version__
+    assert info["xsimd"][0].isdigit()
     assert info["executor"] == type(rw.default_executor()).__name__ and info["concurrency"] == rw.default_executor().concurrency
     assert {t["name"] for t in info["targets"] if t["compiled"] and t["supported"]} == set(rw.supported_targets())
     assert in_process("import ropewalk; print(ropewalk.active_target())", ROPEWALK_ISA="scalar").strip() == "scalar"

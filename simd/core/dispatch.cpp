@@ -219,6 +219,21 @@ result<target> choose_target(std::string_view name, const cpu_words& words) noex
     return best;
 }
 
+// Every target has its own copy, from the same headers; asking the lowest one is enough.
+#if defined(ROPEWALK_HAVE_TARGET_AVX2)
+namespace avx2 {
+const char* xsimd_version() noexcept;
+}
+const char* xsimd_version() noexcept { return avx2::xsimd_version(); }
+#elif defined(ROPEWALK_HAVE_TARGET_NEON)
+namespace neon {
+const char* xsimd_version() noexcept;
+}
+const char* xsimd_version() noexcept { return neon::xsimd_version(); }
+#else
+const char* xsimd_version() noexcept { return "none: this build has the scalar target only"; }
+#endif
+
 const kernel_table* active_kernels(status* why) noexcept {
     const entry* e = active_entry(why);
     return e != nullptr ? &e->kernels : nullptr;

@@ -30,4 +30,7 @@ bool can_run(target t, const cpu_words& words) noexcept;
 // invalid_argument if `name` is no target, unsupported if this build or that machine cannot run it.
 result<target> choose_target(std::string_view name, const cpu_words& words) noexcept;
 
+// Which xsimd the kernels of this build were compiled with, for people who read reports.
+const char* xsimd_version() noexcept;
+
 }  // namespace ropewalk::simd

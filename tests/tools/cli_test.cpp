@@ -1,4 +1,6 @@
 // The tools as their users run them: exit codes, one line on stderr for bad input, reports.
+#include <algorithm>
+#include <cctype>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -91,6 +93,8 @@ TEST(cli, info_as_text_and_json) {
     const json info = json::parse(p.out);
     EXPECT_EQ(info.at("targets").size(), 6u);
     EXPECT_FALSE(info.at("operations").empty());
+    const bool has_kernels = std::ranges::count_if(info.at("targets"), [](const json& t) { return t.at("compiled").get<bool>(); }) > 1;
+    EXPECT_EQ(std::isdigit(info.at("xsimd").get<std::string>().front()) != 0, has_kernels) << info.at("xsimd");
     EXPECT_NE(text.out.find(info.at("active").get<std::string>()), std::string::npos);
     if (const char* isa = std::getenv("ROPEWALK_ISA"); isa != nullptr) {
         EXPECT_EQ(info.at("active"), isa);

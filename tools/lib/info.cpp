@@ -10,7 +10,6 @@
 #include <ropewalk/ropewalk.hpp>
 #include "simd/attention/attend.hpp"
 #include "simd/core/dispatch.hpp"
-#include "simd/core/xsimd_version.hpp"
 #include "tools/lib/cli.hpp"
 #include "tools/lib/config_report.hpp"
 #include "tools/lib/cpu_features.hpp"
