@@ -174,7 +174,7 @@ class RopewalkImpl(AttentionImpl[RopewalkMetadata]):
     @staticmethod
     def _refuse(config, kv_cache_dtype, attn_type, extra):
         """What would change numbers, or memory, and nothing here implements."""
-        model, parallel = config.model_config, config.parallel_config
+        model = config.model_config
         refused = {
             "attn_type": attn_type if attn_type != AttentionType.DECODER else None,
             "kv_cache_dtype": kv_cache_dtype if kv_cache_dtype not in RopewalkBackend.supported_kv_cache_dtypes else None,
@@ -183,10 +183,11 @@ class RopewalkImpl(AttentionImpl[RopewalkMetadata]):
             "rswa_window": model.rswa_window,
             "use_non_causal": config.attention_config.use_non_causal,
             "kv_transfer_config": config.kv_transfer_config,
-            "decode_context_parallel_size": parallel.decode_context_parallel_size > 1,
-            "prefill_context_parallel_size": parallel.prefill_context_parallel_size > 1,
             **extra,
         }
+        for key in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+            if (size := getattr(config.parallel_config, key)) != 1:
+                refused[key] = size
         for key, value in refused.items():
             if value is not None and value is not False:
                 raise NotImplementedError(f"ropewalk: {key} is {value}, which its backend does not support")
