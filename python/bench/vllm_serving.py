@@ -34,7 +34,7 @@ parser.add_argument("--rounds", type=int, default=1, help="how often the servers
 parser.add_argument("--port", type=int, default=8127)
 parser.add_argument("--kv-space", default="2", help="GiB of KV cache")
 parser.add_argument("--bind", default="nobind", help="VLLM_CPU_OMP_THREADS_BIND")
-parser.add_argument("arguments", nargs="*", help="further arguments of the server, after --")
+parser.add_argument("--eager", action="store_true", help="the servers do not compile the model: they start sooner")
 arguments = parser.parse_args()
 URL = f"http://127.0.0.1:{arguments.port}"
 
@@ -55,7 +55,7 @@ def lengths(count):
 def server(way, kv):
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", arguments.checkpoint, "--served-model-name", "m", "--host",
                "127.0.0.1", "--port", str(arguments.port), "--dtype", arguments.dtype, "--max-model-len", str(arguments.prompt + arguments.output),
-               "--no-enable-prefix-caching", *arguments.arguments]  # fmt: skip
+               "--no-enable-prefix-caching", *(["--enforce-eager"] if arguments.eager else [])]  # fmt: skip
     environment = os.environ | {"ROPEWALK_VLLM": way, "ROPEWALK_VLLM_KV": kv, "VLLM_CPU_KVCACHE_SPACE": arguments.kv_space,
                                 "VLLM_CPU_OMP_THREADS_BIND": arguments.bind, "VLLM_NO_USAGE_STATS": "1"}  # fmt: skip
     with tempfile.TemporaryFile("w+") as log:
