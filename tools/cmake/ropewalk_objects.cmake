@@ -14,11 +14,13 @@ function(ropewalk_build_facts)
   set_source_files_properties(${ARGN} PROPERTIES COMPILE_DEFINITIONS "${ROPEWALK_BUILD_FACTS}")
 endfunction()
 
-# Sources of a target that are compiled as one, where reading the same headers is most of the work: ropewalk_compile_together(<target> <name> <sources>...).
-# Their unnamed namespaces become one.
-function(ropewalk_compile_together target name)
-  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${name})
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+# Sources of this folder that are compiled as one, where reading the same headers is most of the work: ropewalk_compile_together(<files>...). The
+# first one includes the others; their unnamed namespaces become one. (The files that CMake's UNITY_BUILD writes lie in the build folder: ccache takes
+# those of two builds for different sources.)
+function(ropewalk_compile_together first)
+  set_source_files_properties(${ARGN} PROPERTIES HEADER_FILE_ONLY ON)
+  list(JOIN ARGN "\" -include \"" others)
+  set_source_files_properties(${first} PROPERTIES COMPILE_FLAGS "-include \"${others}\"")
 endfunction()
 
 # Baseline objects: ropewalk_add_objects(<name> <sources>...). No sources, no target.
