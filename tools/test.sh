@@ -50,9 +50,9 @@ brief='dispatch.*:*errors*:*empty*:attention.causal*:attention.head*:attention.w
 # Not F03_environment_variable: it starts itself again, and qemu-x86_64 lets the child run on the host's processor.
 brief+=':*fold*:*non_finite*-*F03_environment_variable'
 
-# On an emulated processor with AVX-512: all kernels, and attention as a whole.
+# On an emulated processor with AVX-512: all kernels that need it, and attention as a whole.
 kernels='kv_kernels*:kv_packing*:kv_quantised*:rope_kernels*:dispatch.*:targets/*:attention.*:attention_merge*:types/*masks*:types/*peaked*'
-kernels+=":types/*masked_slots*:quantised_*:k_to_v*-$long"
+kernels+=":types/*masked_slots*:quantised_*:k_to_v*-$long:targets/*/avx2"
 
 # Sets `options`: what a stage's build is, for `cmake`.
 configuration() {
