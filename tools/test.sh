@@ -39,6 +39,7 @@ many+=':relative_attention.workspace*:attention_bias_test.same_bits*:attention_f
 # a piece on qemu.
 shapes="$many:v_in_k.has*:v_in_k.threads*:*batch_and_pages*:relative_attention.pages*:relative_attention.other*:rope.A01*:*cascade.masks_and_biases*"
 shapes+=':gguf_config_damage*:attention_bias_test.over_a_grid*'
+shapes+=':executor.a_child_of_fork*'  # in which qemu 7.2 runs into an assertion of its own at the first thread
 for digit in 0 2 4 6 8; do shapes+=":all/attention_shapes*$digit:seeds/kv_cache_model*$digit"; done
 # Thread sanitizer: whatever runs on more than one thread, and not all pairs of types.
 single='attention.*:*attention_shapes*:attention_merge.*:attention_invariance.batch*:*C20*:*match*definition*:*config*:rope_families*:sinusoid*'
