@@ -50,7 +50,6 @@ for ((i = 0; i < shards; ++i)); do
   GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i run "$@" >"$logs/$i" 2>&1 &
   pids+=($!)
 done
-# What failed stands last: reports cut long outputs in the middle.
 # An emulator that died of a fault of its own has tested nothing: once more. (qemu 7.2 runs into assertions where threads begin and end at a time.)
 code=0
 failed=()
@@ -70,6 +69,7 @@ for ((i = 0; i < shards; ++i)); do
     failed+=("$i:$code")
   fi
 done
+# What failed stands last: reports cut long outputs in the middle.
 for f in "${failed[@]}"; do
   cat "$logs/${f%:*}"
   echo "run_test.sh: shard $((${f%:*} + 1)) of $shards: exit code ${f#*:}"
