@@ -30,7 +30,7 @@ function(expect expected text what)
   endforeach()
 endfunction()
 
-# configure_consumer(<source> <options>...): sets `code` and `output`.
+# configure(<source> <options>...): sets `code` and `output`.
 function(configure source)
   file(REMOVE_RECURSE "${build}/build")
   execute_process(
