@@ -42,16 +42,17 @@ std::vector<std::vector<float>> outputs_of(const trace_replay::settings& chosen,
     return replay->outputs();
 }
 
-TEST(replay, same_bits_however_it_is_cut) {
+class replay_cuts : public testing::TestWithParam<kv_preset> {};
+
+TEST_P(replay_cuts, same_bits) {
     serial_executor serial;
-    for (const kv_preset& kv : kv_presets) {
-        SCOPED_TRACE(kv.name);
-        const auto expected = outputs_of({200, kv, 64}, default_executor());
-        EXPECT_EQ(outputs_of({200, kv, 64}, serial), expected) << "one thread";
-        EXPECT_EQ(outputs_of({250, kv, 16}, default_executor()), expected) << "pages of 16 tokens, 250 prefilled";
-        EXPECT_EQ(outputs_of({recorded_trace().tokens, kv, 256}, default_executor()), expected) << "all prefilled";
-    }
+    const kv_preset& kv = GetParam();
+    const auto expected = outputs_of({200, kv, 64}, default_executor());
+    EXPECT_EQ(outputs_of({250, kv, 16}, serial), expected) << "one thread, pages of 16 tokens, 250 prefilled";
+    EXPECT_EQ(outputs_of({recorded_trace().tokens, kv, 256}, default_executor()), expected) << "all prefilled";
 }
+
+INSTANTIATE_TEST_SUITE_P(presets, replay_cuts, testing::ValuesIn(kv_presets), [](const auto& info) { return std::string(info.param.name); });
 
 TEST(replay, refuses_impossible_settings) {
     EXPECT_EQ(trace_replay::create(recorded_trace(), {-1, *find_kv_preset("fp32"), 64}).state().code(), status_code::invalid_argument);
