@@ -30,6 +30,7 @@ using namespace ropewalk::toolkit;
 
 constexpr const char* tool = "ropewalk-decode";
 constexpr const char* trace_in_repository = "tests/golden/trace/smollm2_l4_f32.safetensors";
+constexpr const char* trace_installed = "share/ropewalk/smollm2_l4_f32.safetensors";  // below the prefix
 
 struct options {
     std::string trace;
@@ -131,7 +132,7 @@ void add_row(session& s, table& rows, const decode_row& row) {
 
 // ---- replay -------------------------------------------------------------------------------------------------------------------------------
 
-// The trace of the repository: beside the executable's build folder, or where the sources were when it was built.
+// The trace of the repository: beside the executable's build folder, installed with it, or where the sources were when it was built.
 std::string find_trace() {
     std::error_code ignored;
     std::vector<std::filesystem::path> places;
@@ -141,7 +142,9 @@ std::string find_trace() {
     places.emplace_back(ROPEWALK_SOURCE_DIR);
 #endif
     for (const auto& place : places) {
-        if (std::filesystem::is_regular_file(place / trace_in_repository, ignored)) return (place / trace_in_repository).string();
+        for (const char* trace : {trace_in_repository, trace_installed}) {
+            if (std::filesystem::is_regular_file(place / trace, ignored)) return (place / trace).string();
+        }
     }
     return "";
 }

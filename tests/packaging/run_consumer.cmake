@@ -178,7 +178,8 @@ function(test_debian)
   expect_package("${deb_libropewalk-dev}" libropewalk-dev "libropewalk${SOVERSION} \\(= ${VERSION}\\)"
     "${folder}/libropewalk\\.so -> ${soname}" "${folder}/libropewalk\\.a" /usr/include/ropewalk/ropewalk\\.h /usr/include/ropewalk/ropewalk\\.hpp
     "${folder}/pkgconfig/ropewalk\\.pc" "${folder}/cmake/ropewalk/ropewalkConfig\\.cmake" "!/usr/bin" "!${soname}\\.")
-  expect_package("${deb_ropewalk-tools}" ropewalk-tools "libc6 \\(>=;${needs_tbb}" /usr/bin/ropewalk-info /usr/bin/ropewalk-decode "!${folder}")
+  expect_package("${deb_ropewalk-tools}" ropewalk-tools "libc6 \\(>=;${needs_tbb}" /usr/bin/ropewalk-info /usr/bin/ropewalk-decode
+    /usr/share/ropewalk/smollm2_l4_f32\\.safetensors "!${folder}")
 
   set(root "${build}/root")
   set(dpkg dpkg "--root=${root}" "--log=${root}/dpkg.log" --force-not-root --force-bad-path --force-script-chrootless)
@@ -194,6 +195,12 @@ function(test_debian)
   run("${root}/usr/bin/ropewalk-info")
   message(STATUS "${output}")
   expect(TRUE "${output}" "ropewalk-info" "ropewalk ${VERSION}" "xsimd +[0-9]")
+  set(decode "${root}/usr/bin/ropewalk-decode" --kv-type fp32 --repetitions 1)
+  run(${decode})
+  set(trace usr/share/ropewalk/smollm2_l4_f32.safetensors)  # and no other: spoil it
+  file(WRITE "${root}/${trace}" "")
+  execute_process(COMMAND ${decode} ERROR_VARIABLE output OUTPUT_QUIET)
+  expect(TRUE "${output}" "ropewalk-decode with an empty trace" "${trace}")
 
   run(${dpkg} --remove libropewalk${SOVERSION} libropewalk-dev ropewalk-tools)
   file(GLOB_RECURSE left "${root}/usr/*")

@@ -1,5 +1,6 @@
 // Biases in the tile: against the definition, against ALiBi, and bit for bit against themselves. B.. are rows of the field reports.
 #include "tests/attention_fixture.hpp"
+#include "tests/results.hpp"
 #include "tests/seeded.hpp"
 #include "tests/thread_executor.hpp"
 
@@ -387,11 +388,6 @@ TEST_F(attention_bias_test, same_bits_whatever_threads_pages_chunks_and_batch) {
 }
 
 // ---- what is refused ------------------------------------------------------------------------------------------------------------------------
-
-void expect_refused(const status& s, status_code code, const char* text) {
-    EXPECT_EQ(s.code(), code) << s.text();
-    EXPECT_NE(std::strstr(s.text(), text), nullptr) << s.text();
-}
 
 TEST(attention_bias_errors, tables) {
     constexpr auto invalid = status_code::invalid_argument;

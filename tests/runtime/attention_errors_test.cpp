@@ -1,6 +1,7 @@
 // What attention refuses, and that a refused call touches nothing; what is empty but legal; what run() allocates.
 #include "tests/allocations.hpp"
 #include "tests/attention_fixture.hpp"
+#include "tests/results.hpp"
 
 namespace ropewalk::test {
 namespace {
@@ -45,11 +46,6 @@ struct call {
     }
     status run_it() { return run(plan, q_view, pages, out_view, lse, workspace.bytes()); }
 };
-
-void expect_refused(const status& s, status_code code, const char* argument) {
-    EXPECT_EQ(s.code(), code) << s.text();
-    EXPECT_NE(std::strstr(s.text(), argument), nullptr) << "\"" << s.text() << "\" does not name " << argument;
-}
 
 // Spoils the call, expects build() to refuse it and to leave the plan that was there.
 template <class Spoil>

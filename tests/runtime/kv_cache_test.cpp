@@ -14,12 +14,15 @@
 
 #include "runtime/pages_memory.hpp"
 #include "tests/allocations.hpp"
+#include "tests/results.hpp"
 #include "tests/runtime/token_store.hpp"
 
 namespace ropewalk {
 namespace {
 
+using test::expect_refused;
 using test::expect_tokens;
+using test::made;
 using ids = std::vector<sequence_id>;
 using numbers = std::vector<int64_t>;
 
@@ -39,11 +42,7 @@ kv_cache_config small_config(int32_t page_tokens = 16, int32_t page_count = 32) 
     return config;
 }
 
-kv_cache make(const kv_cache_config& config) {
-    result<kv_cache> made = kv_cache::create(config);
-    EXPECT_TRUE(made.ok()) << made.state().text();
-    return std::move(*made);
-}
+kv_cache make(const kv_cache_config& config) { return made(kv_cache::create(config)); }
 
 numbers tags_from(int64_t first, int64_t count) {
     numbers tags(static_cast<std::size_t>(count));
@@ -65,11 +64,6 @@ std::vector<int32_t> table_of(const kv_cache& cache, sequence_id sequence) {
     const auto table = cache.page_table(sequence);
     EXPECT_TRUE(table.ok()) << table.state().text();
     return {table->begin(), table->end()};
-}
-
-void expect_refused(const status& s, status_code code, const std::string& part) {
-    EXPECT_EQ(s.code(), code) << s.text();
-    EXPECT_NE(std::string(s.text()).find(part), std::string::npos) << s.text();
 }
 
 void expect_equal(const kv_cache_stats& a, const kv_cache_stats& b) {

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/allocations.hpp"
+#include "tests/results.hpp"
 #include "tests/runtime/tensors.hpp"
 #include "tests/seeded.hpp"
 #include "tests/thread_executor.hpp"
@@ -22,19 +23,11 @@ namespace {
 
 using numbers = std::vector<int64_t>;
 
-rope_spec taken(result<rope_spec> made) {
-    EXPECT_TRUE(made.ok()) << made.state().text();
-    return made.ok() ? *std::move(made) : rope_spec();
-}
 rope_spec with_amplitude(rope_spec spec, double amplitude) {
     spec.amplitude = amplitude;
     return spec;
 }
-rope_table table_of(const rope_spec& spec) {
-    result<rope_table> table = rope_table::growing(spec);
-    EXPECT_TRUE(table.ok()) << table.state().text();
-    return std::move(*table);
-}
+rope_table table_of(const rope_spec& spec) { return made(rope_table::growing(spec)); }
 numbers counted(int64_t first, int64_t count) {
     numbers all(static_cast<std::size_t>(count));
     std::iota(all.begin(), all.end(), first);
@@ -108,8 +101,8 @@ TEST_F(rope_cache, a_longrope_schedule_crosses_once) {
     const result<rope_schedule> schedule = rope_schedule::longrope(parameters);
     ASSERT_TRUE(schedule.ok()) << schedule.state().text();
     for (const int64_t length : {0, 1, 4096, 4097, 100000}) {
-        EXPECT_EQ(taken(schedule->spec_at(length)).inv_freq, taken(rope_spec::longrope(parameters, length)).inv_freq) << length;
-        EXPECT_EQ(taken(schedule->spec_at(length)).amplitude, taken(rope_spec::longrope(parameters, length)).amplitude) << length;
+        EXPECT_EQ(made(schedule->spec_at(length)).inv_freq, made(rope_spec::longrope(parameters, length)).inv_freq) << length;
+        EXPECT_EQ(made(schedule->spec_at(length)).amplitude, made(rope_spec::longrope(parameters, length)).amplitude) << length;
     }
     EXPECT_TRUE(schedule->check_growth(1, 4096).ok());
     EXPECT_TRUE(schedule->check_growth(4097, 1 << 30).ok());
@@ -129,7 +122,7 @@ TEST_F(rope_cache, A15_a_dynamic_schedule_changes_with_every_token_beyond) {
     const result<rope_schedule> schedule = rope_schedule::dynamic_ntk(128, 1e4, 2, 4096);
     ASSERT_TRUE(schedule.ok()) << schedule.state().text();
     for (const int64_t length : {1, 4096, 4097, 8192}) {
-        EXPECT_EQ(taken(schedule->spec_at(length)).inv_freq, taken(rope_spec::dynamic_ntk(128, 1e4, 2, 4096, length)).inv_freq) << length;
+        EXPECT_EQ(made(schedule->spec_at(length)).inv_freq, made(rope_spec::dynamic_ntk(128, 1e4, 2, 4096, length)).inv_freq) << length;
     }
     EXPECT_TRUE(schedule->check_growth(5, 4096).ok());
     EXPECT_TRUE(schedule->check_growth(6000, 6000).ok());
@@ -138,9 +131,9 @@ TEST_F(rope_cache, A15_a_dynamic_schedule_changes_with_every_token_beyond) {
 }
 
 TEST_F(rope_cache, other_families_never_change) {
-    const rope_schedule schedule = taken(rope_spec::yarn({.factor = 4}));
+    const rope_schedule schedule = made(rope_spec::yarn({.factor = 4}));
     EXPECT_TRUE(schedule.check_growth(1, 1 << 30).ok());
-    EXPECT_EQ(taken(schedule.spec_at(7)).inv_freq, taken(schedule.spec_at(1 << 30)).inv_freq);
+    EXPECT_EQ(made(schedule.spec_at(7)).inv_freq, made(schedule.spec_at(1 << 30)).inv_freq);
     EXPECT_FALSE(rope_schedule::dynamic_ntk(2, 1e4, 2, 4096).ok());
     EXPECT_FALSE(rope_schedule::longrope({}).ok()) << "lists of no factors for 64 pairs";
 }
@@ -159,7 +152,7 @@ TEST_F(rope_cache, the_schedule_of_a_configuration_is_its_spec_at_every_length) 
         p.family = family;
         const result<rope_schedule> schedule = p.schedule();
         ASSERT_TRUE(schedule.ok()) << schedule.state().text();
-        for (const int64_t length : {0, 100, 101, 5000}) EXPECT_EQ(taken(schedule->spec_at(length)), taken(p.at(length))) << length;
+        for (const int64_t length : {0, 100, 101, 5000}) EXPECT_EQ(made(schedule->spec_at(length)), made(p.at(length))) << length;
         EXPECT_EQ(schedule->check_growth(100, 101).code(), p.depends_on_length() ? status_code::needs_rerotation : status_code::ok);
         EXPECT_TRUE(schedule->check_growth(1, 100).ok());
     }
@@ -182,12 +175,12 @@ TEST_F(rope_cache, A14_chunks_across_the_limit_equal_one_call) {
         layout.k_type = dtype::fp32;
         page_memory chunked(layout, 2), at_once(layout, 2);
         strided_tensor k = random_tensor(96, 1, 64);
-        rope_table current = table_of(taken(schedule->spec_at(0)));
+        rope_table current = table_of(made(schedule->spec_at(0)));
         int turned = 0;
         for (int64_t length = 0; length < 96; length += 16) {
             if (const status crossing = schedule->check_growth(length, length + 16); !crossing.ok()) {
                 ASSERT_EQ(crossing.code(), status_code::needs_rerotation);
-                rope_table next = table_of(taken(schedule->spec_at(length + 16)));
+                rope_table next = table_of(made(schedule->spec_at(length + 16)));
                 const status s = kv_rerotate(chunked.view(), counted(0, length), counted(0, length), current, next);
                 ASSERT_TRUE(s.ok()) << s.text();
                 current = std::move(next);
@@ -200,7 +193,7 @@ TEST_F(rope_cache, A14_chunks_across_the_limit_equal_one_call) {
         }
         EXPECT_EQ(turned, schedule == &longrope ? 1 : 2);
         const numbers all = counted(0, 96);
-        const rope_table last = table_of(taken(schedule->spec_at(96)));
+        const rope_table last = table_of(made(schedule->spec_at(96)));
         append(at_once.view(), all, k, {&last, all, {}});
         strided_tensor got = gathered(chunked.view(), all), wanted = gathered(at_once.view(), all);
         for (int64_t t = 0; t < 96; ++t) {
@@ -213,7 +206,7 @@ TEST_F(rope_cache, A14_chunks_across_the_limit_equal_one_call) {
 TEST_F(rope_cache, rerotating_from_nothing_is_rotating) {
     rope_spec nothing;
     nothing.inv_freq.assign(16, 0.0);
-    const rope_table still = table_of(nothing), to = table_of(with_amplitude(taken(rope_spec::standard(32, 1e4)), 1.19));
+    const rope_table still = table_of(nothing), to = table_of(with_amplitude(made(rope_spec::standard(32, 1e4)), 1.19));
     for (const kv_layout& layout : all_layouts) {
         for (const rope_options& options : {rope_options{}, rope_options{rope_pairing::interleaved, false, 7}}) {
             page_memory turned(layout, 3);
@@ -232,8 +225,8 @@ TEST_F(rope_cache, rerotating_from_nothing_is_rotating) {
 }
 
 TEST_F(rope_cache, rerotating_replaces_turn_and_amplitude) {
-    const rope_table from = table_of(with_amplitude(taken(rope_spec::standard(32, 1e4)), 1.19)),
-                     to = table_of(with_amplitude(taken(rope_spec::linear(32, 1e6, 3)), 0.7));
+    const rope_table from = table_of(with_amplitude(made(rope_spec::standard(32, 1e4)), 1.19)),
+                     to = table_of(with_amplitude(made(rope_spec::linear(32, 1e6, 3)), 0.7));
     const kv_layout layout = all_layouts[0];
     for (const rope_pairing pairing : {rope_pairing::half, rope_pairing::interleaved}) {
         const rope_options options{pairing, false, 3};
@@ -266,7 +259,7 @@ TEST_F(rope_cache, rerotating_replaces_turn_and_amplitude) {
 // ---- kv_shift ------------------------------------------------------------------------------------------------------------------------------
 
 TEST_F(rope_cache, shifting_in_pages_is_shifting_gathered_keys) {
-    rope_spec spec = with_amplitude(taken(rope_spec::standard(32, 1e4)), 1.0693147);
+    rope_spec spec = with_amplitude(made(rope_spec::standard(32, 1e4)), 1.0693147);
     const rope_table plain = table_of(spec);
     for (std::size_t i = 0; i < 16; ++i) spec.axis_of_pair.push_back(static_cast<uint8_t>(i % 3));
     const rope_table three_axes = table_of(spec);
@@ -300,7 +293,7 @@ TEST_F(rope_cache, shifting_in_pages_is_shifting_gathered_keys) {
 
 // Patches of an image in consecutive slots: from one to the next, only the row of one axis is formed anew.
 TEST_F(rope_cache, patches_of_an_image_turn_as_gathered_keys_do) {
-    rope_spec nothing, spec = taken(rope_spec::standard(32, 1e4));
+    rope_spec nothing, spec = made(rope_spec::standard(32, 1e4));
     for (std::size_t i = 0; i < 16; ++i) spec.axis_of_pair.push_back(static_cast<uint8_t>(i % 3));
     nothing.inv_freq.assign(16, 0.0);
     nothing.axis_of_pair = spec.axis_of_pair;
@@ -327,7 +320,7 @@ TEST_F(rope_cache, patches_of_an_image_turn_as_gathered_keys_do) {
 }
 
 TEST_F(rope_cache, shifts_keep_the_norm_and_meet_keys_rotated_at_their_target) {
-    const rope_table table = table_of(with_amplitude(taken(rope_spec::yarn({.rotary_dim = 40, .factor = 4})), yarn_amplitude(4)));
+    const rope_table table = table_of(with_amplitude(made(rope_spec::yarn({.rotary_dim = 40, .factor = 4})), yarn_amplitude(4)));
     page_memory pages(all_layouts[0], 1), target(all_layouts[0], 1);
     strided_tensor k = random_tensor(32, 3, 40);
     const numbers slots = counted(0, 32), far = counted(164, 32), near = counted(100, 32), one_back(32, -1);
@@ -346,7 +339,7 @@ TEST_F(rope_cache, shifts_keep_the_norm_and_meet_keys_rotated_at_their_target) {
 // ---- what both keep ------------------------------------------------------------------------------------------------------------------------
 
 TEST_F(rope_cache, nothing_but_the_named_keys_is_written) {
-    const rope_table from = table_of(taken(rope_spec::standard(32, 1e4))), to = table_of(taken(rope_spec::standard(32, 5e5)));
+    const rope_table from = table_of(made(rope_spec::standard(32, 1e4))), to = table_of(made(rope_spec::standard(32, 5e5)));
     for (const kv_layout& layout : all_layouts) {
         page_memory pages(layout, 1);
         const int64_t tokens = layout.page_tokens;
@@ -373,7 +366,7 @@ TEST_F(rope_cache, nothing_but_the_named_keys_is_written) {
 }
 
 TEST_F(rope_cache, any_number_of_threads_gives_the_same_bits) {
-    const rope_table from = table_of(with_amplitude(taken(rope_spec::standard(32, 1e4)), 1.2)), to = table_of(taken(rope_spec::standard(32, 5e5)));
+    const rope_table from = table_of(with_amplitude(made(rope_spec::standard(32, 1e4)), 1.2)), to = table_of(made(rope_spec::standard(32, 5e5)));
     for (const kv_layout& layout : all_layouts) {
         page_memory start(layout, 12);
         const int64_t limit = 12 * layout.page_tokens;
@@ -396,8 +389,8 @@ TEST_F(rope_cache, any_number_of_threads_gives_the_same_bits) {
 }
 
 TEST_F(rope_cache, turning_allocates_nothing) {
-    const rope_table from = *rope_table::growing(taken(rope_spec::standard(64, 1e4)), 512),
-                     to = *rope_table::growing(taken(rope_spec::standard(64, 5e5)), 512);
+    const rope_table from = *rope_table::growing(made(rope_spec::standard(64, 1e4)), 512),
+                     to = *rope_table::growing(made(rope_spec::standard(64, 5e5)), 512);
     page_memory pages(all_layouts[1], 8);
     const kv_pages view = pages.view();
     const numbers slots = counted(0, 512);
@@ -411,13 +404,13 @@ TEST_F(rope_cache, turning_allocates_nothing) {
 }
 
 TEST_F(rope_cache, refused_calls_name_argument_value_and_rule_and_write_nothing) {
-    const rope_table table = table_of(taken(rope_spec::standard(64, 1e4))), narrow = table_of(taken(rope_spec::standard(32, 1e4))),
-                     fixed = *rope_table::fixed(taken(rope_spec::standard(64, 1e4)), 100);
-    rope_spec xpos = taken(rope_spec::standard(64, 1e4));
+    const rope_table table = table_of(made(rope_spec::standard(64, 1e4))), narrow = table_of(made(rope_spec::standard(32, 1e4))),
+                     fixed = *rope_table::fixed(made(rope_spec::standard(64, 1e4)), 100);
+    rope_spec xpos = made(rope_spec::standard(64, 1e4));
     xpos.xpos.base = 512.0;
     EXPECT_EQ(std::string(kv_shift(page_memory(all_layouts[1], 1).view(), {}, {}, table_of(xpos)).text()),
               "table has xPos or FoPE; keys in pages are turned by pure rotations only");
-    rope_spec three_axes = taken(rope_spec::standard(64, 1e4));
+    rope_spec three_axes = made(rope_spec::standard(64, 1e4));
     three_axes.axis_of_pair.assign(32, 2);
     page_memory pages(all_layouts[1], 2);
     strided_tensor k = random_tensor(128, 1, 64);

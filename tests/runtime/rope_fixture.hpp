@@ -13,22 +13,13 @@
 #include <ropewalk/rope_axes.hpp>
 #include "runtime/pages_memory.hpp"
 #include "tests/elements.hpp"
+#include "tests/results.hpp"
 #include "tests/runtime/tensors.hpp"
 #include "tests/seeded.hpp"
 
 namespace ropewalk::test {
 
 using positions = std::vector<int64_t>;
-
-template <class T>
-T made(result<T> r) {
-    EXPECT_TRUE(r.ok()) << r.state().text();
-    return std::move(*r);
-}
-template <class T>
-std::string refusal_of(const result<T>& r) {
-    return r.ok() ? "accepted" : r.state().text();
-}
 
 inline rope_spec standard(int32_t rotary_dim, double theta = 1e4) { return made(rope_spec::standard(rotary_dim, theta)); }
 inline rope_table table_of(const rope_spec& spec, int64_t kept = rope_table::default_cached_positions) {

@@ -17,6 +17,7 @@
 #include "tests/allocations.hpp"
 #include "tests/elements.hpp"
 #include "tests/guarded.hpp"
+#include "tests/results.hpp"
 #include "tests/runtime/tensors.hpp"
 #include "tests/seeded.hpp"
 #include "tests/thread_executor.hpp"
@@ -26,16 +27,10 @@ namespace {
 
 using positions = std::vector<int64_t>;
 
-rope_spec standard(int32_t rotary_dim, double theta) {
-    const result<rope_spec> spec = rope_spec::standard(rotary_dim, theta);
-    EXPECT_TRUE(spec.ok()) << spec.state().text();
-    return *spec;
-}
+rope_spec standard(int32_t rotary_dim, double theta) { return made(rope_spec::standard(rotary_dim, theta)); }
 
 rope_table growing(const rope_spec& spec, int64_t initial = 0, int64_t cached = rope_table::default_cached_positions) {
-    result<rope_table> table = rope_table::growing(spec, initial, cached);
-    EXPECT_TRUE(table.ok()) << table.state().text();
-    return std::move(*table);
+    return made(rope_table::growing(spec, initial, cached));
 }
 
 // cos and sin of position * inv_freq. The product of an integer below 2^31 and a double needs 84 bits; long double has 64 or 113. Where it has 64,

@@ -21,6 +21,10 @@ foreach(kind TOOL BENCHMARK)
   endif()
 endforeach()
 
+if(TARGET ropewalk-decode)  # replays it if told nothing else
+  install(FILES "${PROJECT_SOURCE_DIR}/tests/golden/trace/smollm2_l4_f32.safetensors" DESTINATION "${CMAKE_INSTALL_DATADIR}/ropewalk" COMPONENT tools)
+endif()
+
 configure_package_config_file(tools/cmake/ropewalkConfig.cmake.in "${PROJECT_BINARY_DIR}/ropewalkConfig.cmake"
   INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/ropewalkConfigVersion.cmake"
