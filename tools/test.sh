@@ -52,8 +52,8 @@ brief='dispatch.*:*errors*:*empty*:attention.causal*:attention.head*:attention.w
 brief+=':*fold*:*non_finite*-*F03_environment_variable'
 
 # On an emulated processor with AVX-512: all kernels that need it, and attention as a whole.
-kernels='kv_kernels*:kv_packing*:kv_quantised*:rope_kernels*:dispatch.*:targets/*:attention.*:attention_merge*:types/*masks*:types/*peaked*'
-kernels+=":types/*masked_slots*:quantised_*:k_to_v*-$long:targets/*/avx2"
+kernels='kv_kernels*:kv_packing*:kv_quantised*:rope_kernels*:dispatch.*:targets/*:attention.*:attention_merge*:types/quantised*masks*:types/*peaked*'
+kernels+=":types/tree*masks*/plain_bf16:types/*masked_slots*:quantised_*:k_to_v*-$long:targets/*/avx2"
 
 # Sets `options`: what a stage's build is, for `cmake`.
 configuration() {
