@@ -66,7 +66,10 @@ def server(way, kv):
             yield next((line.split("KV cache size: ")[1].split(" ")[0] for line in log if "KV cache size: " in line), "?")
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(60)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 async def ready(process, log):

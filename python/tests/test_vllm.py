@@ -52,7 +52,7 @@ def run_engine(model="", kv="", prompts=PROMPTS, **options):
     try:
         options = {"dtype": "float32", "max_model_len": 2048, "max_num_batched_tokens": STEP, "enforce_eager": True, "seed": 0, **options}
         llm = LLM(model=model or SMOLLM2, max_num_seqs=8, **options)
-        answer = {"impl": llm.apply_model(layers)[0], "tokens": [], "texts": [], "logprobs": [], "cached": []}
+        answer = {"impl": llm.apply_model(layers)[0], "tokens": [], "texts": [], "logprobs": [], "prompts": [], "cached": []}
         sampling = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, logprobs=0, detokenize=not model)
         for batch in prompts:
             done = llm.generate([{"prompt_token_ids": p} if isinstance(p, list) else p for p in batch], sampling, use_tqdm=False)
@@ -60,6 +60,7 @@ def run_engine(model="", kv="", prompts=PROMPTS, **options):
             answer["tokens"].append([list(f.token_ids) for f in first])
             answer["texts"].append([f.text for f in first])
             answer["logprobs"].append([[step[token].logprob for step, token in zip(f.logprobs, f.token_ids, strict=True)] for f in first])
+            answer["prompts"].append([d.prompt_token_ids for d in done])
             answer["cached"].append([d.num_cached_tokens for d in done])
         config = llm.llm_engine.vllm_config.cache_config
         return answer | {"block_size": config.block_size, "kv_tokens": config.num_gpu_blocks * config.block_size}
@@ -150,8 +151,11 @@ def test_platform(block_size):
     answer = engine("platform", block_size=block_size)
     assert_same(native(), answer)
     assert answer["block_size"] == block_size
-    whole, prefix, _, short = answer["cached"][1]
-    assert whole > prefix >= short > 0
+    before = answer["prompts"][0][1]
+    for prompt, cached in zip(answer["prompts"][1], answer["cached"][1], strict=True):
+        shared = len(os.path.commonprefix([before, prompt[:-1]]))  # the last token is computed always
+        assert cached == shared // block_size * block_size
+    assert answer["cached"][1][0] > 0
 
 
 def test_override():
