@@ -104,7 +104,8 @@ struct walker {
     int32_t blocks;
     int32_t rows;  // of all blocks
     workspace w;
-    key_range seen;  // by any row
+    key_range seen;         // by any row
+    key_range seen_by_all;  // rows, but for the drafted keys of a tree
     relative_walker relative;
 
     void load_rows();
@@ -187,6 +188,7 @@ void walker::load_rows() {
         load_block(loaded, row);
         row += loaded.tokens * shape.group;
     }
+    seen_by_all = {*std::max_element(w.seen_first, w.seen_first + rows), *std::min_element(w.seen_last, w.seen_last + rows)};
     relative.load_segments();
     clear_total();
 }
@@ -339,11 +341,8 @@ bool walker::non_finite(const v_run& run, int64_t from, int64_t to) const {
 
 // True if V holds Inf or NaN in the run's tokens that some row does not see; the run begins at token `first`.
 bool walker::masks_non_finite(const v_run& run, int64_t first) const {
-    int64_t common_first = first, common_last = std::min(first + run.tokens, first_drafted(block));  // seen by every row
-    for (int32_t r = 0; r < rows; ++r) {
-        common_first = std::max(common_first, w.seen_first[r]);
-        common_last = std::min(common_last, w.seen_last[r]);
-    }
+    const int64_t common_first = std::max(first, seen_by_all.first);
+    const int64_t common_last = std::min({first + run.tokens, first_drafted(block), seen_by_all.last});
     const int64_t word = word_elements(shape.v_type);
     const int64_t from = std::min<int64_t>(round_up(common_first - first, word), run.tokens);
     const int64_t to = std::max(from, round_down(common_last - first, word));
@@ -484,11 +483,16 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     if (shape.v_in_k) turn_keys(tile_first, begin, end);
 
     const auto tokens = static_cast<int32_t>(end - begin);
-    for (int32_t r = 0; r < rows; ++r) {
-        w.first[r] = static_cast<int32_t>(std::clamp<int64_t>(w.seen_first[r] - begin, 0, tokens));
-        w.last[r] = static_cast<int32_t>(std::clamp<int64_t>(w.seen_last[r] - begin, 0, tokens));
-        if (shape.alibi) w.distance[r] = static_cast<float>(w.position[r] - begin);
+    if (seen_by_all.first <= begin && end <= seen_by_all.last) {
+        std::fill_n(w.first, rows, 0);
+        std::fill_n(w.last, rows, tokens);
+    } else {
+        for (int32_t r = 0; r < rows; ++r) {
+            w.first[r] = static_cast<int32_t>(std::clamp<int64_t>(w.seen_first[r] - begin, 0, tokens));
+            w.last[r] = static_cast<int32_t>(std::clamp<int64_t>(w.seen_last[r] - begin, 0, tokens));
+        }
     }
+    for (int32_t r = 0; shape.alibi && r < rows; ++r) w.distance[r] = static_cast<float>(w.position[r] - begin);
     const bool tree = last > first_drafted(block);
     if (tree) load_tree(begin, tokens);
     float* s = w.scores + (begin - tile_first);
@@ -589,7 +593,7 @@ walker make_walker(const kernel_table& kernels, const attend_shape& shape, const
     int32_t rows = 0;
     for (int32_t b = 0; b < count; ++b) rows += blocks[b].tokens * shape.group;
     const workspace w = carve(shape, rows, scratch);
-    return {kernels, shape, tensors, *blocks, count, rows, w, {}, relative_walker(kernels, shape, tensors, *blocks, rows, w.relative)};
+    return {kernels, shape, tensors, *blocks, count, rows, w, {}, {}, relative_walker(kernels, shape, tensors, *blocks, rows, w.relative)};
 }
 
 }  // namespace

@@ -38,14 +38,8 @@ ROPEWALK_INLINE void store_weights16(std::byte* out, vi n) {
 #if !ROPEWALK_HAS_BYTE_DOT
     store_u16(out, swap_middle(n));  // words of (0, 2) and (1, 3), as even_bytes and odd_bytes give them
 #else
-    const vi high = signed_low ? (n + vi(128)) >> 8 : n >> 8;
-    std::byte high_bytes[lanes], low_bytes[lanes];
-    store_u8(high_bytes, high);
-    store_u8(low_bytes, n);
-    for (int i = 0; i < lanes; i += 4) {
-        std::memcpy(out + i * 2, high_bytes + i, 4);
-        std::memcpy(out + i * 2 + 4, low_bytes + i, 4);
-    }
+    // A low byte of 128 and more counts as 256 less, which the high byte makes up for.
+    store_split_halves(out, signed_low ? (n + vi(128)) ^ vi(128) : n);
 #endif
 }
 
@@ -134,7 +128,7 @@ struct q_row_end {
     int32_t sum;  // of the integers (int8)
 };
 constexpr int32_t weight_bytes(int type) { return type == int8 ? 2 : 1; }  // of one integer
-// int4: behind that, for each group of 32 dims, [groups] exact sums of q over the scale, then [groups] 8 times the sums of the integers.
+// int4: behind that, for each group of 32 dims, [groups] exact sums of q over the scale, then [groups] -8 times the sums of the integers.
 
 template <int Type>
 void quantise_q(const float* q, int32_t k_dim, std::byte* out) {
@@ -176,7 +170,7 @@ void quantise_q(const float* q, int32_t k_dim, std::byte* out) {
     std::memcpy(out, &end, sizeof end);
     if constexpr (Type == int4) {
         const auto groups = static_cast<std::size_t>(k_dim / scale_group);
-        for (int32_t& sum : integer_sums) sum *= 8;
+        for (int32_t& sum : integer_sums) sum *= -8;
         std::memcpy(out + sizeof end, sums, groups * 4);
         std::memcpy(out + sizeof end + groups * 4, integer_sums, groups * 4);
     }
@@ -211,31 +205,38 @@ ROPEWALK_TILE void qk_int8_tile(const std::byte* q, int64_t q_stride, int32_t k_
 ROPEWALK_INLINE vi low_nibbles(vi x) { return x & vi(0x0f0f0f0f); }
 ROPEWALK_INLINE vi high_nibbles(vi x) { return (x >> 4) & vi(0x0f0f0f0f); }
 
-// Vectors of a tile of int4 keys, each of whose sums takes a float and an integer register. On AVX2 four rows by one vector: two by two is 10 %
-// slower.
+// Rows of a tile of int4 keys, and the panels beside them. Each sum takes a float and an integer register. On AVX2 four rows by one vector (two by two
+// is 10 % slower), where registers allow by two panels, so that a word of q is loaded once for both.
+inline constexpr int int4_k_rows = ROPEWALK_X86_512 ? 6 : integer_rows;
+inline constexpr int int4_panels = ROPEWALK_X86_512 ? 2 : 1;
 inline constexpr int int4_vectors = vector_registers == 16 ? 1 : panel_vectors;
 
-// Scores of R rows against the panel's tokens from lane `token` on. value = scale * (n - 8) + mid, so score = sum over groups of
+// Scores of R rows against the tokens of P panels from lane `token` on. value = scale * (n - 8) + mid, so score = sum over groups of
 // scale * (n.q - 8 sum q) + mid * sum q, all in units of the row's scale.
-template <int R>
+template <int R, int P>
 ROPEWALK_TILE void qk_int4_tile(const std::byte* q, int64_t q_stride, int32_t k_dim, const std::byte* k, int token, float* scores,
                                 int64_t score_stride, prefetcher& ahead) {
-    constexpr int V = int4_vectors;
+    constexpr int V = P * int4_vectors;
     vf acc[R][V];
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int v = 0; v < V; ++v) acc[r][v] = zero(); }
     const std::byte* ends = q + k_dim;
-    const int64_t groups = k_dim / scale_group;
+    const int64_t groups = k_dim / scale_group, panel_bytes = groups * (int4_scale_offset + 64);
+    const auto lane_of = [token](int v) { return token + v % int4_vectors * lanes; };
     for (int64_t g = 0; g < groups; ++g, k += int4_scale_offset + 64) {
+        const std::byte* group_sums = ends + static_cast<int64_t>(sizeof(q_row_end)) + g * 4;
         vi sum[R][V];
-        ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int v = 0; v < V; ++v) sum[r][v] = vi(0); }
+        ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+            const vi start = ROPEWALK_HAS_BYTE_DOT ? broadcast_word(group_sums + r * q_stride + groups * 4) : vi(0);
+            ROPEWALK_UNROLL for (int v = 0; v < V; ++v) sum[r][v] = start;
+        }
         if (token == 0) {
-            for (int i = 0; i < 5; ++i) ahead.read();
+            for (int i = 0; i < 5 * P; ++i) ahead.read();
         }
         // A real loop: unrolled, g++ puts the products of all steps first and spills them.
         _Pragma("GCC unroll 1") for (int step = 0; step < 4; ++step, q += 8) {
             vi low[V], high[V];
             ROPEWALK_UNROLL for (int v = 0; v < V; ++v) {
-                const vi x = load_words(k + (step * panel + token + v * lanes) * 4);
+                const vi x = load_words(k + v / int4_vectors * panel_bytes + (step * panel + lane_of(v)) * 4);
                 low[v] = low_nibbles(x);
                 high[v] = high_nibbles(x);
             }
@@ -251,42 +252,54 @@ ROPEWALK_TILE void qk_int4_tile(const std::byte* q, int64_t q_stride, int32_t k_
                 }
             }
         }
-        const std::byte* line = k + int4_scale_offset;
         ROPEWALK_UNROLL for (int v = 0; v < V; ++v) {
-            const vf scale = load_fp16(line + (token + v * lanes) * 2), mid = load_fp16(line + (panel + token + v * lanes) * 2);
+            const std::byte* line = k + v / int4_vectors * panel_bytes + int4_scale_offset;
+            const vf scale = load_fp16(line + lane_of(v) * 2), mid = load_fp16(line + (panel + lane_of(v)) * 2);
             ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
-                const std::byte* group_sum = ends + r * q_stride + static_cast<int64_t>(sizeof(q_row_end)) + g * 4;
+                const std::byte* group_sum = group_sums + r * q_stride;
 #if !ROPEWALK_HAS_BYTE_DOT
-                sum[r][v] = multiply_pairs(sum[r][v], vi(0x00010001));
+                sum[r][v] = multiply_pairs(sum[r][v], vi(0x00010001)) + broadcast_word(group_sum + groups * 4);
 #endif
-                acc[r][v] = fmadd(to_float(sum[r][v] - broadcast_word(group_sum + groups * 4)), scale, acc[r][v]);
+                acc[r][v] = fmadd(to_float(sum[r][v]), scale, acc[r][v]);
                 acc[r][v] = fmadd(mid, as_float(broadcast_word(group_sum)), acc[r][v]);
             }
         }
     }
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
         const vf scale(read_as<q_row_end>(ends + r * q_stride).scale);
-        ROPEWALK_UNROLL for (int v = 0; v < V; ++v) store(scores + r * score_stride + token + v * lanes, acc[r][v] * scale);
+        ROPEWALK_UNROLL for (int v = 0; v < V; ++v) {
+            store(scores + r * score_stride + v / int4_vectors * panel + lane_of(v), acc[r][v] * scale);
+        }
     }
 }
 
 // q_stride in bytes here.
-template <int Type>
-void qk_integer(const qk_args& args) {
-    prefetcher ahead(args.prefetch, k_lines(Type, args.k_dim, args.panels));
+void qk_int8(const qk_args& args) {
+    prefetcher ahead(args.prefetch, k_lines(int8, args.k_dim, args.panels));
     const auto* q = static_cast<const std::byte*>(args.q);
     for (int32_t p = 0; p < args.panels; ++p) {
-        const std::byte* k = args.k + p * panel_bytes(Type, args.k_dim);
+        const std::byte* k = args.k + p * panel_bytes(int8, args.k_dim);
         for_strips<integer_rows>(args.rows, [&](auto r, int first) {
+            qk_int8_tile<decltype(r)::value>(q + first * args.q_stride, args.q_stride, args.k_dim, k, args.k_scales + p * panel,
+                                             args.scores + first * args.score_stride + p * panel, args.score_stride, ahead);
+        });
+    }
+}
+
+void qk_int4(const qk_args& args) {
+    prefetcher ahead(args.prefetch, k_lines(int4, args.k_dim, args.panels));
+    const auto* q = static_cast<const std::byte*>(args.q);
+    for (int32_t p = 0; p < args.panels; p += int4_panels) {
+        const std::byte* k = args.k + p * panel_bytes(int4, args.k_dim);
+        for_strips<int4_k_rows>(args.rows, [&](auto r, int first) {
             constexpr int R = decltype(r)::value;
-            float* scores = args.scores + first * args.score_stride + p * panel;
-            if constexpr (Type == int8) {
-                qk_int8_tile<R>(q + first * args.q_stride, args.q_stride, args.k_dim, k, args.k_scales + p * panel, scores, args.score_stride, ahead);
-            } else {
+            const auto tile = [&](auto panels) __attribute__((always_inline)) {
                 for (int token = 0; token < panel; token += int4_vectors * lanes) {
-                    qk_int4_tile<R>(q + first * args.q_stride, args.q_stride, args.k_dim, k, token, scores, args.score_stride, ahead);
+                    qk_int4_tile<R, decltype(panels)::value>(q + first * args.q_stride, args.q_stride, args.k_dim, k, token,
+                                                             args.scores + first * args.score_stride + p * panel, args.score_stride, ahead);
                 }
-            }
+            };
+            p + int4_panels <= args.panels ? tile(constant<int4_panels>{}) : tile(constant<1>{});
         });
     }
 }
@@ -298,7 +311,7 @@ struct weight_rows {
     alignas(64) std::byte weights[integer_rows][tile_tokens * 2];
     float factor[integer_rows];    // one integer step
     float mid[integer_rows];       // int4: sum of p * mid
-    int32_t offset[integer_rows];  // int4: 8 times the sum of the weights
+    int32_t offset[integer_rows];  // int4 without byte dots: 8 times the sum of the weights
 };
 
 // Scales and mids of the tile's tokens for one group of dims, in order.
@@ -330,31 +343,49 @@ void read_scales(const pv_args& args, int32_t group, tile_scales& out) {
     out.finite = xsimd::all(check == check);
 }
 
-// p is finite or the row's sum of weights is not, and then nothing here matters.
-template <int Type>
-ROPEWALK_INLINE void quantise_row(const float* p, int32_t tokens, const tile_scales& scales, weight_rows& rows, int r) {
+// int4 codes are 0 .. 15 and stand for -8 .. 7. A byte dot takes them as signed bytes of sixteen times that; pairs of unsigned ones have too much by
+// `offset`.
+inline constexpr float v_unit = ROPEWALK_HAS_BYTE_DOT ? 1.0f / 16 : 1.0f;
+
+// R rows at a time, so that their scales are loaded once and their reductions overlap. p is finite or the row's sum of weights is not, and then nothing
+// here matters.
+template <int Type, int R>
+ROPEWALK_INLINE void quantise_rows(const float* p, int64_t p_stride, int32_t tokens, const tile_scales& scales, weight_rows& rows, int first) {
     constexpr float most = Type == int8 ? largest_weight16 : largest_p8;
-    vf largest = zero(), mids = zero();
+    vf largest[R], mids[R];
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) largest[r] = mids[r] = zero();
     for (int32_t t = 0; t < tokens; t += lanes) {
-        largest = maximum(load(p + t) * load(scales.scale + t), largest);
-        if constexpr (Type == int4) mids = fmadd(load(p + t), load(scales.mid + t), mids);
-    }
-    const code_range range = code_range_of(reduce_maximum(largest), true, most);
-    const vf inverse(range.inverse), magic(12582912.0f);
-    vi sum(0);
-    for (int32_t t = 0; t < tokens; t += lanes) {
-        // The low bits of the sum are the nearest integer, as in nearest(); the stores take no others.
-        const vi n = as_int(fmadd(load(p + t), load(scales.scale + t) * inverse, magic));
-        if constexpr (Type == int8) store_weights16<!ROPEWALK_X86_512>(rows.weights[r] + t * 2, ROPEWALK_HAS_BYTE_DOT ? n & vi(0xffff) : n);
-        if constexpr (Type == int4) {
-            store_u8(rows.weights[r] + t, n);
-            sum = sum + (n & vi(0xff));
+        const vf scale = load(scales.scale + t), mid = Type == int4 ? load(scales.mid + t) : zero();
+        ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+            const vf x = load(p + r * p_stride + t);
+            largest[r] = maximum(x * scale, largest[r]);
+            if constexpr (Type == int4) mids[r] = fmadd(x, mid, mids[r]);
         }
     }
-    rows.factor[r] = range.scale;
-    if constexpr (Type == int4) {
-        rows.mid[r] = reduce_sum(mids);
-        rows.offset[r] = 8 * reduce_sum(sum);
+    vf inverse[R];
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+        const code_range range = code_range_of(reduce_maximum(largest[r]), true, most);
+        inverse[r] = vf(range.inverse);
+        rows.factor[first + r] = range.scale * (Type == int4 ? v_unit : 1.0f);
+        if constexpr (Type == int4) rows.mid[first + r] = reduce_sum(mids[r]);
+    }
+    constexpr bool offset = Type == int4 && !ROPEWALK_HAS_BYTE_DOT;
+    const vf magic(12582912.0f);
+    vi sum[R];
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) sum[r] = vi(0);
+    for (int32_t t = 0; t < tokens; t += lanes) {
+        const vf scale = load(scales.scale + t);
+        ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+            std::byte* weights = rows.weights[first + r];
+            // The low bits of the sum are the nearest integer, as in nearest(); the stores take no others.
+            const vi n = as_int(fmadd(load(p + r * p_stride + t), scale * inverse[r], magic));
+            if constexpr (Type == int8) store_weights16<!ROPEWALK_X86_512>(weights + t * 2, n);
+            if constexpr (Type == int4) store_u8(weights + t, n);
+            if constexpr (offset) sum[r] = sum[r] + (n & vi(0xff));
+        }
+    }
+    if constexpr (offset) {
+        ROPEWALK_UNROLL for (int r = 0; r < R; ++r) rows.offset[first + r] = 8 * reduce_sum(sum[r]);
     }
 }
 
@@ -369,7 +400,7 @@ __attribute__((noinline)) void quantise_masked_row(const float* p, int32_t token
         own.scale[t] = own.mid[t] = 0.0f;
         seen = seen || p[t] != 0.0f;
     }
-    quantise_row<Type>(p, tokens, own, rows, r);
+    quantise_rows<Type, 1>(p, 0, tokens, own, rows, r);
     if (seen) rows.factor[r] = __builtin_nanf("");
 }
 
@@ -390,46 +421,67 @@ ROPEWALK_TILE void pv_int8_tile(const weight_rows& rows, const pv_args& args, in
     }
 }
 
+// Vectors of dims of a tile of int4 values: where registers allow a whole group, so that a word of weights is loaded once for both.
+inline constexpr int int4_dims = ROPEWALK_X86_512 ? 2 : 1;
+
 // acc + what 16 tokens, two words of nibbles, give.
 template <int R>
-ROPEWALK_INLINE void add_v_words(const std::byte* weights, const std::byte* words, int64_t step_bytes, vi (&acc)[R]) {
-    const vi first = load_words(words), second = load_words(words + step_bytes);
-    const vi nibbles[4] = {low_nibbles(first), high_nibbles(first), low_nibbles(second), high_nibbles(second)};
+ROPEWALK_INLINE void add_v_words(const std::byte* weights, const std::byte* words, int64_t step_bytes, vi (&acc)[R][int4_dims]) {
+    vi nibbles[4][int4_dims];
+    ROPEWALK_UNROLL for (int v = 0; v < int4_dims; ++v) {
+        ROPEWALK_UNROLL for (int i = 0; i < 2; ++i) {
+            const vi x = load_words(words + i * step_bytes + v * lanes * 4);
+#if ROPEWALK_HAS_BYTE_DOT
+            const vi signs = x ^ vi(static_cast<int32_t>(0x88888888u)), upper(static_cast<int32_t>(0xf0f0f0f0u));
+            nibbles[2 * i][v] = (signs << 4) & upper;
+            nibbles[2 * i + 1][v] = signs & upper;
+#else
+            nibbles[2 * i][v] = low_nibbles(x);
+            nibbles[2 * i + 1][v] = high_nibbles(x);
+#endif
+        }
+    }
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
         const std::byte* p = weights + r * static_cast<int64_t>(sizeof weight_rows::weights[0]);
+        vi four[4];
+        ROPEWALK_UNROLL for (int i = 0; i < 4; ++i) four[i] = broadcast_word(p + i * 4);
+        ROPEWALK_UNROLL for (int v = 0; v < int4_dims; ++v) {
 #if ROPEWALK_HAS_BYTE_DOT
-        ROPEWALK_UNROLL for (int i = 0; i < 4; ++i) acc[r] = dot_bytes(acc[r], broadcast_word(p + i * 4), nibbles[i]);
+            ROPEWALK_UNROLL for (int i = 0; i < 4; ++i) acc[r][v] = dot_bytes(acc[r][v], four[i], nibbles[i][v]);
 #else
-        const vi low = add_halves(multiply_bytes(broadcast_word(p), nibbles[0]), multiply_bytes(broadcast_word(p + 4), nibbles[1]));
-        const vi high = add_halves(multiply_bytes(broadcast_word(p + 8), nibbles[2]), multiply_bytes(broadcast_word(p + 12), nibbles[3]));
-        acc[r] = acc[r] + multiply_pairs(add_halves(low, high), vi(0x00010001));  // 4 * 2 * 255 * 15 < 2^15
+            const vi low = add_halves(multiply_bytes(four[0], nibbles[0][v]), multiply_bytes(four[1], nibbles[1][v]));
+            const vi high = add_halves(multiply_bytes(four[2], nibbles[2][v]), multiply_bytes(four[3], nibbles[3][v]));
+            acc[r][v] = acc[r][v] + multiply_pairs(add_halves(low, high), vi(0x00010001));  // 4 * 2 * 255 * 15 < 2^15
 #endif
+        }
     }
 }
 
-// O of R rows and one vector of dims. Codes are 0 .. 15 and stand for -8 .. 7: the sum of the weights takes that off.
+// O of R rows and int4_dims vectors of dims.
 template <int R>
 ROPEWALK_TILE void pv_int4_tile(const weight_rows& rows, const pv_args& args, int32_t d, float* o, const float* alpha, prefetcher* ahead) {
-    vi acc[R];
-    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) acc[r] = vi(0);
+    vi acc[R][int4_dims];
+    ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int v = 0; v < int4_dims; ++v) acc[r][v] = vi(0); }
     const std::byte* weights = rows.weights[0];
     const int64_t step_bytes = int64_t{args.v_dim} * 4;
+    constexpr int lines = 2 * (int4_dims * lanes > 16 ? int4_dims * lanes / 16 : 1);  // of 16 tokens
     for (int32_t i = 0; i < args.pieces; ++i) {
         const v_run& run = args.runs[i];
         const std::byte* words = run.v + d * 4;
         for (int32_t t = 0; t < run.tokens; t += 16, words += 2 * step_bytes) {
             if (d % 16 == 0) {
-                ahead[i].read();
-                ahead[i].read();
+                for (int line = 0; line < lines; ++line) ahead[i].read();
             }
             add_v_words<R>(weights + t, words, step_bytes, acc);
         }
         weights += run.tokens;
     }
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
-        float* at = o + r * args.o_stride + d;
-        const vf others = fmadd(load(at), vf(alpha[r]), vf(rows.mid[r]));
-        store(at, fmadd(to_float(acc[r] - vi(rows.offset[r])), vf(rows.factor[r]), others));
+        ROPEWALK_UNROLL for (int v = 0; v < int4_dims; ++v) {
+            float* at = o + r * args.o_stride + d + v * lanes;
+            const vi total = ROPEWALK_HAS_BYTE_DOT ? acc[r][v] : acc[r][v] - vi(rows.offset[r]);
+            store(at, fmadd(to_float(total), vf(rows.factor[r]), fmadd(load(at), vf(alpha[r]), vf(rows.mid[r]))));
+        }
     }
 }
 
@@ -448,19 +500,17 @@ void pv_integer(const pv_args& args) {
         for_strips<integer_rows>(args.rows, [&](auto r, int row) {
             constexpr int R = decltype(r)::value;
             weight_rows rows;
-            for (int i = 0; i < R; ++i) {
-                const float* p = static_cast<const float*>(args.p) + (row + i) * args.p_stride;
-                if (scales.finite) {
-                    quantise_row<Type>(p, tokens, scales, rows, i);
-                } else {
-                    quantise_masked_row<Type>(p, tokens, scales, rows, i);
-                }
+            const float* p = static_cast<const float*>(args.p) + row * args.p_stride;
+            if (scales.finite) {
+                quantise_rows<Type, R>(p, args.p_stride, tokens, scales, rows, 0);
+            } else {
+                for (int i = 0; i < R; ++i) quantise_masked_row<Type>(p + i * args.p_stride, tokens, scales, rows, i);
             }
             float* o = args.o + row * args.o_stride;
             if constexpr (Type == int8) {
                 for (int32_t d = first; d < first + group; d += 16) pv_int8_tile<R>(rows, args, d, o, args.alpha + row, ahead);
             } else {
-                for (int32_t d = first; d < first + group; d += lanes) pv_int4_tile<R>(rows, args, d, o, args.alpha + row, ahead);
+                for (int32_t d = first; d < first + group; d += int4_dims * lanes) pv_int4_tile<R>(rows, args, d, o, args.alpha + row, ahead);
             }
         });
     }

@@ -282,6 +282,21 @@ ROPEWALK_INLINE void store_u8(void* p, vi words) {
 #endif
 }
 
+#if ROPEWALK_HAS_BYTE_DOT
+// Bytes 1 of every four words, then their bytes 0.
+ROPEWALK_INLINE void store_split_halves(void* p, vi words) {
+#if defined(__x86_64__)
+    const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(1, 5, 9, 13, 0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1));
+    const __m512i quarters = _mm512_shuffle_epi8(words, order);
+    const __m512i together = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 0, 2, 4, 6), quarters);
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_castsi512_si256(together));
+#else
+    static constexpr uint8_t order[8] = {1, 5, 9, 13, 0, 4, 8, 12};
+    vst1_u8(static_cast<uint8_t*>(p), vqtbl1_u8(vreinterpretq_u8_s32(words), vld1_u8(order)));
+#endif
+}
+#endif
+
 // OCP E4M3 by way of fp16, which has one exponent bit more and a bias that is 8 larger: sign-extend, shift the exponent into place, clear the copy of
 // the sign; the result is the code's value over 256 (code_unit). Subnormals come out right because the fp16 conversion knows them. The NaN codes,
 // which pages never hold, read as 480 / 256.
@@ -345,14 +360,16 @@ ROPEWALK_INLINE vf dot_bf16_pairs(vf acc, vi a, vi b) {
     return vf(vbfdotq_f32(acc, vreinterpretq_bf16_s32(a), vreinterpretq_bf16_s32(b)));
 #endif
 }
-// Native rounding of finite values that may lose subnormals: for probabilities, where a subnormal weighs nothing.
-ROPEWALK_INLINE void store_bf16_native(void* p, vf x) {
+// Stores x as bf16 by the native rounding, which may lose subnormals (for probabilities, where a subnormal weighs nothing), and adds what was stored to
+// a sum for each lane, on x86 to one for every two lanes: widening 16 values again takes three instructions of full width, a dot with ones one of half.
+ROPEWALK_INLINE vf add_bf16_native(void* p, vf x, vf sum) {
 #if defined(__x86_64__)
-    const __m256bh rounded = _mm512_cvtneps_pbh(x);
+    const __m256bh rounded = _mm512_cvtneps_pbh(x), ones = (__m256bh)_mm256_set1_epi16(0x3f80);
     std::memcpy(p, &rounded, sizeof rounded);
+    return vf(_mm512_zextps256_ps512(_mm256_dpbf16_ps(_mm512_castps512_ps256(sum), rounded, ones)));
 #else
-    const bfloat16x4_t rounded = vcvt_bf16_f32(x);
-    vst1_bf16(static_cast<bfloat16_t*>(p), rounded);
+    vst1_bf16(static_cast<bfloat16_t*>(p), vcvt_bf16_f32(x));
+    return sum + load_bf16(p);
 #endif
 }
 #endif
@@ -423,23 +440,43 @@ ROPEWALK_INLINE void prefetch_l2(const std::byte* p) { __builtin_prefetch(p, 0, 
 
 // ---- math -----------------------------------------------------------------------------------------------------------------------------------
 
-// 2^t for t <= 0 (and for t < 128): degree-6 polynomial on [-0.5, 0.5] with c0 = 1, so that 2^0 is exactly 1; at most
-// 0.82 ulp (fit in double, then searched around for the least error in fp32). Below -126 the result is 0.
-// NaN stays NaN. n = round(t) comes from adding 1.5 * 2^23: the sum's low bits are n, shifted into the exponent without a conversion.
-ROPEWALK_INLINE vf exp2_core(vf t) {
+// 2^t = 2^n 2^r with n = round(t): n comes from adding 1.5 * 2^23, as the sum's low bits, which are shifted into the exponent without a conversion.
+// `polynomial(r)` is 2^r on [-0.5, 0.5]. NaN stays NaN. Below -126 the result is less than 2^-126, and 0 at -127 and below.
+template <class Polynomial>
+ROPEWALK_INLINE vf exp2_by(vf t, Polynomial polynomial) {
     const vf magic(12582912.0f);
     const vf clamped = maximum(vf(-127.0f), t);
     const vf shifted = clamped + magic;
-    const vf r = clamped - (shifted - magic);
-    vf y = fmadd(vf(0.000154614478f), r, vf(0.00133908843f));
-    y = fmadd(y, r, vf(0.00961805694f));
-    y = fmadd(y, r, vf(0.0555035919f));
-    y = fmadd(y, r, vf(0.240226507f));
-    y = fmadd(y, r, vf(0.693147182f));
-    y = fmadd(y, r, vf(1.0f));
-    const vf scaled = as_float(as_int(y) + (as_int(shifted) << 23));
+    const vf y = polynomial(clamped - (shifted - magic));
+    return as_float(as_int(y) + (as_int(shifted) << 23));
+}
+
+// 2^t for t <= 0 (and for t < 128): degree 6 with c0 = 1, so that 2^0 is exactly 1; at most 0.82 ulp (fit in double, then searched around for the
+// least error in fp32). Below -126 the result is 0.
+ROPEWALK_INLINE vf exp2_core(vf t) {
+    const vf scaled = exp2_by(t, [](vf r) {
+        vf y = fmadd(vf(0.000154614478f), r, vf(0.00133908843f));
+        y = fmadd(y, r, vf(0.00961805694f));
+        y = fmadd(y, r, vf(0.0555035919f));
+        y = fmadd(y, r, vf(0.240226507f));
+        y = fmadd(y, r, vf(0.693147182f));
+        return fmadd(y, r, vf(1.0f));
+    });
     return select(t < vf(-126.0f), zero(), scaled);
 }
+
+#if ROPEWALK_HAS_BF16_DOT
+// The same for what is rounded to bf16 next: degree 4 with c0 = 1, relative error 2^-18.4 (least-squares fit reweighted to the least maximum), where
+// the rounding has 2^-9.
+ROPEWALK_INLINE vf exp2_for_bf16(vf t) {
+    return exp2_by(t, [](vf r) {
+        vf y = fmadd(vf(0.00958284363f), r, vf(0.0559064262f));
+        y = fmadd(y, r, vf(0.240240991f));
+        y = fmadd(y, r, vf(0.693124175f));
+        return fmadd(y, r, vf(1.0f));
+    });
+}
+#endif
 
 // tanh: for |x| < 0.625 the odd minimax polynomial of Cephes' tanhf (x + x^3 P(x^2)), elsewhere 1 - 2 / (e^2x + 1), which has no cancellation there.
 // The branch saves exp2 and a division where all lanes are small, as the scores of real models under a cap of 50 nearly always are.
