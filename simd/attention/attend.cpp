@@ -114,8 +114,11 @@ struct walker {
     void run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t next_first);
     void scores(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end);
     void add_relative(int64_t tile_first, int64_t begin, int64_t end);
-    void values(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end);
+    int32_t load_runs(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end, v_run* runs) const;
+    void values(int64_t tile_first, int64_t begin, const v_run* runs, int32_t pieces);
     prefetch_run fetch(int64_t& next, int64_t next_end, bool keys) const;
+    void ask_again(prefetch_run& run, int64_t first, bool keys) const;
+    void touch_scales(int64_t first, int64_t tokens, bool keys) const;
     bool non_finite(const v_run& run, int64_t from, int64_t to) const;
     bool masks_non_finite(const v_run& run, int64_t first) const;
     void values_row(const pv_args& all, int64_t begin, int32_t r);
@@ -152,6 +155,8 @@ struct walker {
     int64_t k_bytes(int64_t tokens) const { return tokens / panel * panel_bytes(shape.k_type, shape.k_pad); }
     // Rows of scales in a page's V: one fp32 for each token, or scales and mids of each group of dims.
     int32_t scale_rows() const { return shape.v_type == int4 ? 2 * shape.v_pad / scale_group : token_scaled(shape.v_type) ? 1 : 0; }
+    // Lines of V that are fetched during softmax: the share of the time that it takes of softmax and P.V.
+    int64_t softmax_lines(int64_t tokens) const { return v_bytes(tokens) / 64 / 6; }
     int64_t v_bytes(int64_t tokens) const { return simd::v_bytes(shape.v_type, shape.v_pad, tokens); }
     const std::byte* record(int64_t token) const {
         return tensors.pages + int64_t{block.page_ids[token / shape.page_tokens]} * shape.page_stride + int64_t{block.kv_head} * shape.head_stride;
@@ -267,30 +272,45 @@ void walker::turn_keys(int64_t tile_first, int64_t begin, int64_t end) {
 // Q.K, its V during P.V, scales at once; DRAM answers at its own pace, and what is asked for a half tile ahead comes too late (simd/README.md). Many
 // rows work long on a line and need L2 for themselves: this tile's V during Q.K, the next one's K during P.V.
 prefetch_run walker::fetch(int64_t& next, int64_t next_end, bool keys) const {
-    if (shape.page_tokens == 0 || next >= next_end) return {};
+    if (shape.page_tokens == 0 || next >= next_end || (shape.v_in_k && !keys)) return {};
     const int64_t first = next, tokens = std::min(piece_tokens(next), next_end - next);
     next += tokens;
-    const auto touch = [](const std::byte* scales, int64_t bytes) {
-        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(scales + at, 0, 2);
+    touch_scales(first, tokens, keys);
+    return {keys ? k_at(0, first) : v_at(0, first), static_cast<int32_t>((keys ? k_bytes(tokens) : v_bytes(tokens)) / 64)};
+}
+
+// What few rows ask for a second time: while K is read, V of the same tile, and while V is read, K of the next one. `first` is the token where it
+// begins; what lies behind it in the page's record may be asked for too.
+void walker::ask_again(prefetch_run& run, int64_t first, bool keys) const {
+    if (run.lines == 0 || shape.v_in_k) return;
+    const std::byte* from = keys ? k_at(0, first) : v_at(0, first);
+    if (from + int64_t{run.lines} * 64 <= record(first) + shape.head_stride) run.again = from - run.next;
+}
+
+// Asks for the scales that lie apart from K or V.
+void walker::touch_scales(int64_t first, int64_t tokens, bool keys) const {
+    asm volatile("");  // or g++ takes this for a function without effects and drops the calls
+    const auto touch = [](const void* scales, int64_t bytes) {
+        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const std::byte*>(scales) + at, 0, 2);
     };
     if (keys) {
-        if (token_scaled(shape.k_type)) touch(reinterpret_cast<const std::byte*>(k_scales_at(first)), tokens * 4);
-        return {k_at(0, first), static_cast<int32_t>(k_bytes(tokens) / 64)};
+        if (token_scaled(shape.k_type)) touch(k_scales_at(first), tokens * 4);
+        return;
     }
-    if (shape.v_in_k) return {};
     for (int32_t row = 0; row < scale_rows(); ++row) {
         touch(v_scales_at(first) + int64_t{row} * shape.page_tokens * v_scale_step(shape.v_type), tokens * v_scale_step(shape.v_type));
     }
-    return {v_at(0, first), static_cast<int32_t>(v_bytes(tokens) / 64)};
 }
 
 // Q.K over the panels of [begin, end).
 void walker::scores(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end) {
     for (int64_t token = begin; token < end;) {
         const int64_t tokens = std::min(piece_tokens(token), end - token);
+        prefetch_run ahead = fetch(next, next_end, reads_once());
+        if (reads_once()) ask_again(ahead, token, false);
         kernels.attention.qk[shape.k_type][shape.qk_arithmetic]({w.q, q_stride(), rows, shape.k_pad, k_at(tile_first, token), k_scales_at(token),
                                                                  static_cast<int32_t>(tokens / panel), w.scores + (token - tile_first), tile_tokens,
-                                                                 fetch(next, next_end, reads_once())});
+                                                                 ahead});
         token += tokens;
     }
 }
@@ -302,22 +322,31 @@ void walker::add_relative(int64_t tile_first, int64_t begin, int64_t end) {
     relative.add(begin, panels, count, w.scores + (begin - tile_first));
 }
 
-// P.V over the groups of [begin, end), by integer dots over whole panels. A row's weight of a masked token is 0, and adding 0 * v changes nothing,
-// unless v is Inf or NaN: then each row gets V with its masked tokens zeroed. Integers are numbers, and the kernels of integer dots look at scales.
-void walker::values(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end) {
-    v_run runs[tile_tokens / panel];
+// Where V of tokens [begin, end) lies, with what is to be fetched beside it.
+int32_t walker::load_runs(int64_t tile_first, int64_t begin, int64_t end, int64_t next, int64_t next_end, v_run* runs) const {
     int32_t pieces = 0;
-    const bool integer = shape.pv_arithmetic == dot_integer;
-    bool blemished = false;
     for (int64_t token = begin; token < end; ++pieces) {
         const auto tokens = static_cast<int32_t>(std::min(piece_tokens(token), end - token));
-        const v_run& run = runs[pieces] = {v_at(tile_first, token), v_scales_at(token), tokens, fetch(next, next_end, !reads_once())};
-        if (token_scaled(shape.v_type) && !integer) {
-            kernels.attention.scale_weights(w.scores + (token - tile_first), tile_tokens, rows, tokens, reinterpret_cast<const float*>(run.scales),
-                                            code_unit(shape.v_type));
-        }
-        blemished = blemished || (!integer && masks_non_finite(run, token));
+        const int64_t next_token = next;
+        runs[pieces] = {v_at(tile_first, token), v_scales_at(token), tokens, fetch(next, next_end, !reads_once())};
+        if (reads_once() && next > next_token) ask_again(runs[pieces].prefetch, next_token, true);
         token += tokens;
+    }
+    return pieces;
+}
+
+// P.V over the groups of [begin, end), by integer dots over whole panels. A row's weight of a masked token is 0, and adding 0 * v changes nothing,
+// unless v is Inf or NaN: then each row gets V with its masked tokens zeroed. Integers are numbers, and the kernels of integer dots look at scales.
+void walker::values(int64_t tile_first, int64_t begin, const v_run* runs, int32_t pieces) {
+    const bool integer = shape.pv_arithmetic == dot_integer;
+    bool blemished = false;
+    int64_t token = begin;
+    for (const v_run* run = runs; run != runs + pieces; token += run++->tokens) {
+        if (token_scaled(shape.v_type) && !integer) {
+            kernels.attention.scale_weights(w.scores + (token - tile_first), tile_tokens, rows, run->tokens,
+                                            reinterpret_cast<const float*>(run->scales), code_unit(shape.v_type));
+        }
+        blemished = blemished || (!integer && masks_non_finite(*run, token));
     }
     const pv_args args{
         w.p + (begin - tile_first) * p_bytes(), tile_tokens, rows, runs, pieces, shape.page_tokens, shape.v_pad, w.o, shape.v_pad, w.alpha};
@@ -468,6 +497,14 @@ void walker::tree_row(int32_t r, int64_t begin, int32_t tokens, float* out) cons
     }
 }
 
+// The first `lines` lines of a run leave it.
+prefetch_run take_lines(prefetch_run& run, int64_t lines) {
+    const prefetch_run taken{run.next, static_cast<int32_t>(std::min<int64_t>(lines, run.lines)), run.again};
+    run.next += int64_t{taken.lines} * 64;
+    run.lines -= taken.lines;
+    return taken;
+}
+
 // Tokens [first, last) of the tile that begins at tile_first; next_first is where the next tile's panels begin (for prefetch), or -1.
 void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t next_first) {
     const int64_t begin = round_down(first, panel), end = round_up(last, panel);
@@ -497,18 +534,38 @@ void walker::run_tile(int64_t tile_first, int64_t first, int64_t last, int64_t n
     if (tree) load_tree(begin, tokens);
     float* s = w.scores + (begin - tile_first);
     std::byte* p = w.p + (begin - tile_first) * p_bytes();
+    const int64_t unit = shape.pv_arithmetic == dot_integer ? panel : word_elements(shape.v_type);
+    const int64_t v_begin = round_down(first, unit), v_end = round_up(last, unit);
+    v_run runs[tile_tokens / panel];
+    const int32_t pieces = load_runs(tile_first, v_begin, v_end, next_first, next_end, runs);
+    prefetch_run ahead;
+    if (reads_once()) ahead = take_lines(runs[0].prefetch, softmax_lines(v_end - v_begin));
     const bool biased = shape.bias != bias_kind::none;
     for (int32_t r = 0, count; r < rows; r += count) {
         count = biased ? std::min(bias_rows, rows - r) : rows;
         if (biased) load_bias(r, count, begin, tokens);
-        kernels.attention.softmax[shape.pv_arithmetic]({s + int64_t{r} * tile_tokens, tile_tokens, count, tokens, w.first + r, w.last + r,
-                                                        shape.scale, shape.softcap, shape.alibi ? w.slope : nullptr, w.distance + r, w.m + r,
-                                                        w.alpha + r, w.l + int64_t{r} * sum_lanes, p + int64_t{r} * tile_tokens * p_bytes(),
-                                                        tree ? w.bits + r * tile_words : nullptr, w.token_position, biased ? w.bias : nullptr,
-                                                        shape.bias_factor, shape.bias_before_softcap});
+        kernels.attention.softmax[shape.pv_arithmetic]({s + int64_t{r} * tile_tokens,
+                                                        tile_tokens,
+                                                        count,
+                                                        tokens,
+                                                        w.first + r,
+                                                        w.last + r,
+                                                        shape.scale,
+                                                        shape.softcap,
+                                                        shape.alibi ? w.slope : nullptr,
+                                                        w.distance + r,
+                                                        w.m + r,
+                                                        w.alpha + r,
+                                                        w.l + int64_t{r} * sum_lanes,
+                                                        p + int64_t{r} * tile_tokens * p_bytes(),
+                                                        tree ? w.bits + r * tile_words : nullptr,
+                                                        w.token_position,
+                                                        biased ? w.bias : nullptr,
+                                                        shape.bias_factor,
+                                                        shape.bias_before_softcap,
+                                                        r == 0 ? ahead : prefetch_run{}});
     }
-    const int64_t unit = shape.pv_arithmetic == dot_integer ? panel : word_elements(shape.v_type);
-    values(tile_first, round_down(first, unit), round_up(last, unit), next_first, next_end);
+    values(tile_first, v_begin, runs, pieces);
 }
 
 void walker::run_chunk(int64_t chunk) {

@@ -364,7 +364,8 @@ struct bf16_probability {
 
 // `scale` is what the scores in s still have to be multiplied by.
 template <class Probability, class Seen>
-ROPEWALK_INLINE void probability_row(const softmax_args& args, int32_t r, const float* s, float scale, float reference, const Seen& seen) {
+ROPEWALK_INLINE void probability_row(const softmax_args& args, int32_t r, const float* s, float scale, float reference, const Seen& seen,
+                                     prefetcher& ahead) {
     auto* p = static_cast<std::byte*>(args.p) + r * args.score_stride * Probability::bytes;
     const vf factor(scale), m(reference), alpha(args.alpha[r]);
     vf sum[panel_vectors];
@@ -372,6 +373,7 @@ ROPEWALK_INLINE void probability_row(const softmax_args& args, int32_t r, const 
     vf token[panel_vectors];
     for (int v = 0; v < panel_vectors; ++v) token[v] = iota() + vf(static_cast<float>(v * lanes));
     for (int32_t t = 0; t < args.tokens; t += panel) {
+        ahead.read();
         ROPEWALK_UNROLL for (int v = 0; v < panel_vectors; ++v) {
             // Not an FMA: the largest score is to be exactly m, so that its weight is exactly 1.
             vf x = Probability::exp2(load(s + t + v * lanes) * factor - m);
@@ -390,6 +392,7 @@ ROPEWALK_INLINE void probability_row(const softmax_args& args, int32_t r, const 
 template <class Probability, softcap Softcap, class Bias>
 void softmax_rows(const softmax_args& args) {
     const float scale = changes_scores<Softcap, Bias> ? 1.0f : args.scale;
+    prefetcher ahead(args.prefetch, int64_t{args.rows} * args.tokens / panel);
     for (int32_t r = 0; r < args.rows; ++r) {
         float* s = args.scores + r * args.score_stride;
         const float best = with_seen(args, r, [&](const auto& seen) { return score_row<Softcap, Bias>(args, r, s, seen); });
@@ -405,7 +408,7 @@ void softmax_rows(const softmax_args& args) {
             alpha = factors[0];
         }
         args.alpha[r] = alpha;
-        with_seen(args, r, [&](const auto& seen) { probability_row<Probability>(args, r, s, scale, reference, seen); });
+        with_seen(args, r, [&](const auto& seen) { probability_row<Probability>(args, r, s, scale, reference, seen, ahead); });
     }
 }
 
@@ -478,7 +481,7 @@ void pv_strips(const pv_args& args, const std::byte* p, int32_t tokens, const st
     });
 }
 
-// Few rows: straight from the page, run by run.
+// Straight from the page, run by run.
 template <class Operand>
 void pv_runs(const pv_args& args) {
     const auto* p = static_cast<const std::byte*>(args.p);

@@ -205,8 +205,8 @@ ROPEWALK_TILE void qk_int8_tile(const std::byte* q, int64_t q_stride, int32_t k_
 ROPEWALK_INLINE vi low_nibbles(vi x) { return x & vi(0x0f0f0f0f); }
 ROPEWALK_INLINE vi high_nibbles(vi x) { return (x >> 4) & vi(0x0f0f0f0f); }
 
-// Rows of a tile of int4 keys, and the panels beside them. Each sum takes a float and an integer register. On AVX2 four rows by one vector (two by two
-// is 10 % slower), where registers allow by two panels, so that a word of q is loaded once for both.
+// Rows of a tile of int4 keys, and the panels beside them. Each sum takes a float and an integer register. On AVX2 four rows by one vector (two by
+// two is 10 % slower), where registers allow by two panels, so that a word of q is loaded once for both.
 inline constexpr int int4_k_rows = ROPEWALK_X86_512 ? 6 : integer_rows;
 inline constexpr int int4_panels = ROPEWALK_X86_512 ? 2 : 1;
 inline constexpr int int4_vectors = vector_registers == 16 ? 1 : panel_vectors;
@@ -267,9 +267,7 @@ ROPEWALK_TILE void qk_int4_tile(const std::byte* q, int64_t q_stride, int32_t k_
     }
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
         const vf scale(read_as<q_row_end>(ends + r * q_stride).scale);
-        ROPEWALK_UNROLL for (int v = 0; v < V; ++v) {
-            store(scores + r * score_stride + v / int4_vectors * panel + lane_of(v), acc[r][v] * scale);
-        }
+        ROPEWALK_UNROLL for (int v = 0; v < V; ++v) { store(scores + r * score_stride + v / int4_vectors * panel + lane_of(v), acc[r][v] * scale); }
     }
 }
 
@@ -347,8 +345,8 @@ void read_scales(const pv_args& args, int32_t group, tile_scales& out) {
 // `offset`.
 inline constexpr float v_unit = ROPEWALK_HAS_BYTE_DOT ? 1.0f / 16 : 1.0f;
 
-// R rows at a time, so that their scales are loaded once and their reductions overlap. p is finite or the row's sum of weights is not, and then nothing
-// here matters.
+// R rows at a time, so that their scales are loaded once and their reductions overlap. p is finite or the row's sum of weights is not, and then
+// nothing here matters.
 template <int Type, int R>
 ROPEWALK_INLINE void quantise_rows(const float* p, int64_t p_stride, int32_t tokens, const tile_scales& scales, weight_rows& rows, int first) {
     constexpr float most = Type == int8 ? largest_weight16 : largest_p8;

@@ -47,13 +47,17 @@ struct prefetcher {
     const std::byte* next;
     const std::byte* end;
     int64_t step;  // bytes per read
+    int64_t again;
 
     prefetcher() = default;
     prefetcher(const prefetch_run& run, int64_t reads)
-        : next(run.next), end(run.next + int64_t{run.lines} * 64), step(reads > 0 ? (run.lines + reads - 1) / reads * 64 : 0) {}
+        : next(run.next), end(run.next + int64_t{run.lines} * 64), step(reads > 0 ? (run.lines + reads - 1) / reads * 64 : 0), again(run.again) {}
     ROPEWALK_INLINE void read() {
         if (next < end) {
-            for (const std::byte* stop = next + step; next < stop; next += 64) prefetch_l2(next);
+            for (const std::byte* stop = next + step; next < stop; next += 64) {
+                prefetch_l2(next);
+                prefetch_l2(next + again);
+            }
         }
     }
 };

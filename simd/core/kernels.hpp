@@ -144,10 +144,13 @@ inline constexpr int arithmetic_count = 3;
 // Rows up to which K and V are widened inside the tile and read from memory once, which is then the limit; more rows pass through scratch.
 inline constexpr int32_t few_rows = 16;
 
-// Lines that a kernel asks the memory for while it works: it touches `lines` lines from `next` on, spread evenly over its own reads.
+// Lines that a kernel asks the memory for while it works: it touches `lines` lines from `next` on, spread evenly over its own reads, and beside each
+// the line `again` bytes on, which has been asked for before. A core drops prefetches that come faster than memory answers (Zen 4: a quarter to a
+// third of them at one every 3 cycles, none at one every 9), and a read that then waits for memory costs more than asking twice.
 struct prefetch_run {
     const std::byte* next = nullptr;
     int32_t lines = 0;
+    int64_t again = 0;
 };
 
 // scores[r][t] = q[r] . k[t] for `panels` panels of 16 tokens.
@@ -191,6 +194,7 @@ struct softmax_args {
     const float* const* bias = nullptr;     // [rows] of [tokens], at any alignment; null is off. Not beside slope
     float bias_factor = 0.0f;               // includes log2(e)
     bool bias_before_softcap = false;
+    prefetch_run prefetch = {};
 };
 using softmax_function = void (*)(const softmax_args&);
 

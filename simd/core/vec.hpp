@@ -360,8 +360,9 @@ ROPEWALK_INLINE vf dot_bf16_pairs(vf acc, vi a, vi b) {
     return vf(vbfdotq_f32(acc, vreinterpretq_bf16_s32(a), vreinterpretq_bf16_s32(b)));
 #endif
 }
-// Stores x as bf16 by the native rounding, which may lose subnormals (for probabilities, where a subnormal weighs nothing), and adds what was stored to
-// a sum for each lane, on x86 to one for every two lanes: widening 16 values again takes three instructions of full width, a dot with ones one of half.
+// Stores x as bf16 by the native rounding, which may lose subnormals (for probabilities, where a subnormal weighs nothing), and adds what was stored
+// to a sum for each lane, on x86 to one for every two lanes: widening 16 values again takes three instructions of full width, a dot with ones one of
+// half.
 ROPEWALK_INLINE vf add_bf16_native(void* p, vf x, vf sum) {
 #if defined(__x86_64__)
     const __m256bh rounded = _mm512_cvtneps_pbh(x), ones = (__m256bh)_mm256_set1_epi16(0x3f80);
