@@ -30,6 +30,13 @@ inline std::vector<target> available_targets() {
     return found;
 }
 
+// Those that are compared with the scalar one.
+inline std::vector<target> vector_targets() {
+    std::vector<target> found = available_targets();
+    std::erase(found, target::scalar);
+    return found;
+}
+
 // Significant bits after the leading one and least exponent of a normal number.
 struct element_format {
     int fraction_bits, least_exponent;

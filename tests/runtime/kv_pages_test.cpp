@@ -106,11 +106,6 @@ protected:
     void append_and_check(const kv_layout& layout, int32_t page_count, const numbers& slots, dtype k_type, dtype v_type, executor& on);
 };
 
-std::string describe(const kv_layout& l) {
-    return std::string(name(l.k_type)) + " " + std::to_string(l.k_dim) + " / " + std::string(name(l.v_type)) + " " + std::to_string(l.v_dim) + ", " +
-           std::to_string(l.kv_heads) + " heads, pages of " + std::to_string(l.page_tokens);
-}
-
 void kv_pages_test::append_and_check(const kv_layout& layout, int32_t page_count, const numbers& slots, dtype k_type, dtype v_type, executor& on) {
     page_pool pool(layout, page_count, random());
     const auto tokens = static_cast<int64_t>(slots.size());

@@ -89,9 +89,6 @@ const kv_layout all_layouts[] = {
     {.k_type = dtype::int4, .v_type = dtype::int4, .kv_heads = 2, .k_dim = 72, .v_dim = 64, .page_tokens = 32},
     {.k_type = dtype::int8, .v_type = dtype::int4, .kv_heads = 1, .k_dim = 64, .v_dim = 64, .page_tokens = 64, .hadamard = true},
 };
-std::string describe(const kv_layout& layout) {
-    return std::string(name(layout.k_type)) + " " + std::to_string(layout.k_dim) + (layout.hadamard ? " hadamard" : "");
-}
 
 // ---- schedule ------------------------------------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include <ropewalk/kv_pages.hpp>
 #include <ropewalk/types.hpp>
 #include "tests/elements.hpp"
 
@@ -42,5 +44,10 @@ struct strided_tensor {
         }
     }
 };
+
+inline std::string describe(const kv_layout& l) {
+    return std::string(name(l.k_type)) + " " + std::to_string(l.k_dim) + " / " + std::string(name(l.v_type)) + " " + std::to_string(l.v_dim) + ", " +
+           std::to_string(l.kv_heads) + " heads, pages of " + std::to_string(l.page_tokens) + (l.hadamard ? ", hadamard" : "");
+}
 
 }  // namespace ropewalk::test

@@ -20,12 +20,6 @@ namespace {
 constexpr float canary = 12345.0f;
 constexpr double eps = 1.1920929e-7;
 
-std::vector<target> vector_targets() {
-    std::vector<target> found = test::available_targets();
-    std::erase(found, target::scalar);
-    return found;
-}
-
 // `count` elements of N(0, 1) of the type that end at a page without access: a read beyond them faults. What the count leaves misaligns the start.
 struct elements {
     test::guarded_buffer buffer;
@@ -617,7 +611,7 @@ TEST_P(attention_kernels_test, tanh_is_accurate_and_odd) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(targets, attention_kernels_test, testing::ValuesIn(vector_targets()),
+INSTANTIATE_TEST_SUITE_P(targets, attention_kernels_test, testing::ValuesIn(test::vector_targets()),
                          [](const auto& info) { return std::string(name(info.param)); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(attention_kernels_test);
 

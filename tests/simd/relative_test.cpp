@@ -10,12 +10,6 @@
 namespace ropewalk::simd {
 namespace {
 
-std::vector<target> vector_targets() {
-    std::vector<target> found = test::available_targets();
-    std::erase(found, target::scalar);
-    return found;
-}
-
 class relative_kernels_test : public test::seeded, public testing::WithParamInterface<target> {
 protected:
     const relative_kernels& kernels = kernels_of(GetParam())->attention.relative;
@@ -83,7 +77,7 @@ TEST_P(relative_kernels_test, pairs_are_added) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(targets, relative_kernels_test, testing::ValuesIn(vector_targets()),
+INSTANTIATE_TEST_SUITE_P(targets, relative_kernels_test, testing::ValuesIn(test::vector_targets()),
                          [](const auto& param) { return std::string(name(param.param)); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(relative_kernels_test);
 

@@ -17,12 +17,14 @@ endfunction()
 # Sources of this folder that are compiled as one, where reading the same headers is most of the work: ropewalk_compile_together(<files>...). The
 # first one includes the others; their unnamed namespaces become one. (The files that CMake's UNITY_BUILD writes lie in the build folder: ccache takes
 # those of two builds for different sources.)
-function(ropewalk_compile_together first)
-  if(NOT ARGN)
+function(ropewalk_compile_together)
+  set(others ${ARGN})
+  list(POP_FRONT others first)
+  if(NOT others)
     return()
   endif()
-  set_source_files_properties(${ARGN} PROPERTIES HEADER_FILE_ONLY ON)
-  list(JOIN ARGN "\" -include \"" others)
+  set_source_files_properties(${others} PROPERTIES HEADER_FILE_ONLY ON)
+  list(JOIN others "\" -include \"" others)
   set_source_files_properties(${first} PROPERTIES COMPILE_FLAGS "-include \"${others}\"")
 endfunction()
 
