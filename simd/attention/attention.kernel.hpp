@@ -108,6 +108,11 @@ struct tile_rows {
 template <class Operand>
 inline constexpr int line_steps = 4 / Operand::bytes;
 
+// Whether a tile asks for what the next one of its rows will read, although walkers have asked twice (prefetch_run). Beside 5 to 8 rows the window of
+// a core holds too few lines to hide one that was dropped both times: group 7 1.04, group 8 1.06 of the rate (bf16, two Zen 4 cores, 4 pairs).
+template <class Operand, int R>
+inline constexpr bool asks_thrice = ROPEWALK_X86_512&& R > 4 && R <= 8 && line_steps<Operand> == 1;
+
 // Rows of a full strip: the largest tile that leaves room for its operands.
 template <class Operand>
 constexpr int full_strip() {
@@ -128,6 +133,9 @@ ROPEWALK_TILE void qk_tile(const typename Operand::row_element* q, int64_t q_str
     const auto step = [&]() __attribute__((always_inline)) {
         typename Operand::vectors x[vectors];
         ROPEWALK_UNROLL for (int p = 0; p < P; ++p) Operand::read_group(k + p * panel_bytes, x + p * panel_vectors);
+        if constexpr (asks_thrice<Operand, R>) {
+            ROPEWALK_UNROLL for (int p = 0; p < P; ++p) prefetch_l2(k + (P + p) * panel_bytes);
+        }
         ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
             ROPEWALK_UNROLL for (int v = 0; v < vectors; ++v) acc[r][v] = Operand::accumulate(row[r], x[v], acc[r][v]);
         }
@@ -430,10 +438,11 @@ void softmax(const softmax_args& args) {
 
 // ---- P.V ------------------------------------------------------------------------------------------------------------------------------------
 
-// O of R rows x D groups of 16 dims over `tokens` tokens. v points at the first dim of the group; `first` tells whether o is scaled by alpha.
+// O of R rows x D groups of 16 dims over the tokens of all runs, which lie step_bytes apart; `offset` bytes into a step the first group begins. alpha
+// is null behind the first tokens of a tile.
 template <class Operand, int R, int D>
-ROPEWALK_TILE void pv_tile(const typename Operand::row_element* p, int64_t p_stride, int32_t tokens, const std::byte* v, int64_t step_bytes, float* o,
-                           int64_t o_stride, const float* alpha, prefetcher& ahead) {
+ROPEWALK_TILE void pv_tile(const typename Operand::row_element* p, int64_t p_stride, const v_run* runs, int32_t pieces, int64_t offset,
+                           int64_t step_bytes, float* o, int64_t o_stride, const float* alpha, prefetcher* ahead) {
     constexpr int vectors = D * panel_vectors;
     vf acc[R][vectors];
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
@@ -441,28 +450,35 @@ ROPEWALK_TILE void pv_tile(const typename Operand::row_element* p, int64_t p_str
         ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) acc[r][i] = load(o + r * o_stride + i * lanes) * factor;
     }
     tile_rows<typename Operand::row_element, R> row(p, p_stride);
-    const auto step = [&]() __attribute__((always_inline)) {
-        typename Operand::vectors x[vectors];
-        ROPEWALK_UNROLL for (int i = 0; i < D; ++i) Operand::read_group(v + i * 16 * Operand::bytes, x + i * panel_vectors);
-        ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
-            ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) acc[r][i] = Operand::accumulate(row[r], x[i], acc[r][i]);
+    for (int32_t piece = 0; piece < pieces; ++piece) {
+        const std::byte* v = runs[piece].v + offset;
+        const auto step = [&]() __attribute__((always_inline)) {
+            typename Operand::vectors x[vectors];
+            ROPEWALK_UNROLL for (int i = 0; i < D; ++i) Operand::read_group(v + i * 16 * Operand::bytes, x + i * panel_vectors);
+            if constexpr (asks_thrice<Operand, R>) {
+                ROPEWALK_UNROLL for (int i = 0; i < D; ++i) prefetch_l2(v + (D + i) * 16 * Operand::bytes);
+            }
+            ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
+                ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) acc[r][i] = Operand::accumulate(row[r], x[i], acc[r][i]);
+            }
+            v += step_bytes;
+            row.advance(Operand::planes);
+        };
+        const int32_t tokens = runs[piece].tokens;
+        int32_t t = 0;
+        for (; t + line_steps<Operand> * Operand::planes <= tokens; t += line_steps<Operand> * Operand::planes) {
+            for (int i = 0; i < D; ++i) ahead[piece].read();
+            ROPEWALK_UNROLL for (int i = 0; i < line_steps<Operand>; ++i) step();
         }
-        v += step_bytes;
-        row.advance(Operand::planes);
-    };
-    int32_t t = 0;
-    for (; t + line_steps<Operand> * Operand::planes <= tokens; t += line_steps<Operand> * Operand::planes) {
-        for (int i = 0; i < D; ++i) ahead.read();
-        ROPEWALK_UNROLL for (int i = 0; i < line_steps<Operand>; ++i) step();
+        for (; t < tokens; t += Operand::planes) step();
     }
-    for (; t < tokens; t += Operand::planes) step();
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) store(o + r * o_stride + i * lanes, acc[r][i]); }
 }
 
-// All rows over `tokens` tokens that lie step_bytes apart, each a number of dims wide. alpha is null behind the first tokens of a tile.
+// All rows over the tokens of all runs, a number of dims wide.
 template <class Operand>
-void pv_strips(const pv_args& args, const std::byte* p, int32_t tokens, const std::byte* v, int64_t step_bytes, int32_t dims, float* o,
-               const float* alpha, prefetcher& ahead) {
+void pv_strips(const pv_args& args, const std::byte* p, const v_run* runs, int32_t pieces, int32_t dims, float* o, const float* alpha,
+               prefetcher* ahead, int64_t step_bytes) {
     for_strips<full_strip<Operand>()>(args.rows, [&](auto r, int row) {
         constexpr int R = decltype(r)::value;
         constexpr int D = groups_beside<Operand>(R);
@@ -471,26 +487,29 @@ void pv_strips(const pv_args& args, const std::byte* p, int32_t tokens, const st
         const float* factor = alpha != nullptr ? alpha + row : nullptr;
         int32_t d = 0;
         for (; d + D * 16 <= dims; d += D * 16) {
-            pv_tile<Operand, R, D>(p_row, args.p_stride, tokens, v + int64_t{d} * Operand::bytes, step_bytes, o_row + d, args.o_stride, factor,
+            pv_tile<Operand, R, D>(p_row, args.p_stride, runs, pieces, int64_t{d} * Operand::bytes, step_bytes, o_row + d, args.o_stride, factor,
                                    ahead);
         }
         for (; d < dims; d += 16) {
-            pv_tile<Operand, R, 1>(p_row, args.p_stride, tokens, v + int64_t{d} * Operand::bytes, step_bytes, o_row + d, args.o_stride, factor,
+            pv_tile<Operand, R, 1>(p_row, args.p_stride, runs, pieces, int64_t{d} * Operand::bytes, step_bytes, o_row + d, args.o_stride, factor,
                                    ahead);
         }
     });
 }
 
-// Straight from the page, run by run.
+// Straight from the page: few rows run by run, so that its lines come nearly in order, many rows over all runs, so that o is read and written once.
 template <class Operand>
 void pv_runs(const pv_args& args) {
     const auto* p = static_cast<const std::byte*>(args.p);
+    const int64_t step_bytes = int64_t{args.v_dim} * Operand::bytes;
+    prefetcher ahead[tile_tokens / panel];
     for (int32_t i = 0; i < args.pieces; ++i) {
-        const v_run& run = args.runs[i];
-        const int64_t step_bytes = int64_t{args.v_dim} * Operand::bytes;
-        prefetcher ahead(run.prefetch, run.tokens / Operand::planes * step_bytes / 64);
-        pv_strips<Operand>(args, p, run.tokens, run.v, step_bytes, args.v_dim, args.o, i == 0 ? args.alpha : nullptr, ahead);
-        p += run.tokens * static_cast<int64_t>(sizeof(typename Operand::row_element));
+        ahead[i] = prefetcher(args.runs[i].prefetch, args.runs[i].tokens / Operand::planes * step_bytes / 64);
+    }
+    if (args.rows > few_rows) return pv_strips<Operand>(args, p, args.runs, args.pieces, args.v_dim, args.o, args.alpha, ahead, step_bytes);
+    for (int32_t i = 0; i < args.pieces; ++i) {
+        pv_strips<Operand>(args, p, args.runs + i, 1, args.v_dim, args.o, i == 0 ? args.alpha : nullptr, ahead + i, step_bytes);
+        p += args.runs[i].tokens * static_cast<int64_t>(sizeof(typename Operand::row_element));
     }
 }
 
@@ -551,15 +570,15 @@ void pv_columns(const pv_args& args, int type, int64_t token_bytes, Widen widen)
             widen(args.runs[i], first, dims, out, ahead[i]);
             out += args.runs[i].tokens * dims * token_bytes;
         }
-        pv_strips<Operand>(args, static_cast<const std::byte*>(args.p), tokens, column, int64_t{dims} * Operand::bytes, dims, args.o + first,
-                           args.alpha, nothing);
+        const v_run copied{column, nullptr, tokens, {}};
+        pv_strips<Operand>(args, static_cast<const std::byte*>(args.p), &copied, 1, dims, args.o + first, args.alpha, &nothing,
+                           int64_t{dims} * Operand::bytes);
     }
 }
 
 // Whether many rows read V, which needs no widening, in the page. With 512-bit tiles (24 multiply-adds beside two lines of V) they do: the lines' L2
-// latency is hidden, and copies cost 4 % of P.V for fp32 and bf16 with 96 rows, 11 % with 32 (Zen 4). o is then read and written once a run, so
-// pages of fewer than 64 tokens are copied nonetheless.
-inline bool reads_v_in_page(const pv_args& args) { return args.rows <= few_rows || (ROPEWALK_X86_512 && args.pieces <= 2); }
+// latency is hidden, and copies cost 4 % of P.V for fp32 and bf16 with 96 rows, 11 % with 32 (Zen 4).
+inline bool reads_v_in_page(const pv_args& args) { return ROPEWALK_X86_512 || args.rows <= few_rows; }
 
 template <int Type>
 void pv_fma(const pv_args& args) {
