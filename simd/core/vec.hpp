@@ -468,7 +468,7 @@ ROPEWALK_INLINE vf exp2_core(vf t) {
 
 #if ROPEWALK_HAS_BF16_DOT
 // The same for what is rounded to bf16 next: degree 4 with c0 = 1, relative error 2^-18.4 (least-squares fit reweighted to the least maximum), where
-// the rounding has 2^-9.
+// the rounding has 2^-8.
 ROPEWALK_INLINE vf exp2_for_bf16(vf t) {
     return exp2_by(t, [](vf r) {
         vf y = fmadd(vf(0.00958284363f), r, vf(0.0559064262f));

@@ -203,6 +203,33 @@ TEST_P(attention_kernels_test, softmax_equals_reference) {
     }
 }
 
+// What the pair dots read: weights rounded once to bf16, whose sum is that of the rounded ones.
+TEST_P(attention_kernels_test, bf16_weights_are_rounded_once_and_summed_as_rounded) {
+    const softmax_function softmax = kernels.attention.softmax[dot_bf16];
+    if (softmax == nullptr) GTEST_SKIP() << "no bf16 dot on this target";
+    constexpr int32_t rows = 1100, tokens = 128;
+    // Scores 0 (the maximum) down to -137.5 in steps of 2^-10, all fractions at every scale; the last token of each row is masked.
+    std::vector<float> s(rows * tokens), m(rows, -std::numeric_limits<float>::infinity()), alpha(rows), l(rows * sum_lanes);
+    for (int32_t i = 0; i < rows * tokens; ++i) s[static_cast<std::size_t>(i)] = i % tokens == 0 ? 0.0f : static_cast<float>(i) * -0x1p-10f;
+    std::vector<uint16_t> p(rows * tokens);
+    const std::vector<int32_t> first(rows, 0), last(rows, tokens - 1);
+    int32_t other = 0;  // than the nearest bf16
+    softmax({s.data(), tokens, rows, tokens, first.data(), last.data(), 1.0f, 0.0f, nullptr, nullptr, m.data(), alpha.data(), l.data(), p.data()});
+    for (int32_t r = 0; r < rows; ++r) {
+        double sum = 0.0, summed = 0.0;
+        for (int32_t t = 0; t < tokens; ++t) {
+            const auto i = static_cast<std::size_t>(r * tokens + t);
+            const double weight = double{bf16_to_float(p[i])}, exact = t == tokens - 1 ? 0.0 : std::exp2(double{s[i]});
+            ASSERT_NEAR(weight, exact, exact * (0x1p-8 + 0x1p-17) + 0x1p-126) << s[i];
+            if (weight >= 0x1p-126 && p[i] != float_to_bf16(static_cast<float>(exact))) ++other;
+            sum += weight;
+        }
+        for (int32_t i = 0; i < sum_lanes; ++i) summed += double{l[static_cast<std::size_t>(r * sum_lanes + i)]};
+        ASSERT_NEAR(summed, sum, sum * 1e-6) << "row " << r;
+    }
+    EXPECT_LT(other, rows * tokens / 200);  // an error of 2^-18 moves one of some 500 across a tie
+}
+
 // Bits in place of ranges, and with them the positions of the tokens; what a cleared bit hides is NaN.
 TEST_P(attention_kernels_test, softmax_of_bits_equals_reference) {
     const uint32_t seed = 9;
