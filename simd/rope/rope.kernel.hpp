@@ -4,7 +4,9 @@
 // in-place scale of the same bytes costs a load, a multiplication and a store a vector; this adds an operation and, for 16-bit types, the
 // conversions, which hide behind memory only if the memory is asked for in time: hence `ahead`. Measured on 192 MiB, 32 heads of 128, AVX2 on a busy
 // Zen 3, as a share of the speed of the scale, medians: 0.61 to 0.94 without prefetch, 0.91 to 1.06 with it; fp32 interleaved is the lowest
-// in both (0.82 in other runs), all others with prefetch are at 0.95 or more. From L2 conversions show: 0.73 fp32, 0.3 to 0.5 the 16-bit types.
+// in both (0.82 in other runs), all others with prefetch are at 0.95 or more. Lines are asked for twice, since a core drops prefetches that come too
+// fast (prefetch_run in kernels.hpp): on two Zen 4 cores 1.02 to 1.08 of the rate, 0.95 of the scale in fp32 (8 pairs, avx2 and avx512_bf16). From L2
+// conversions show: 0.73 fp32, 0.3 to 0.5 the 16-bit types.
 //
 // Two heads go together: cos and sin are loaded and brought into the order of the pairs once for both. Four are faster from L1 but slower from DRAM
 // (0.7 to 0.8 in fp32): too many streams for the hardware prefetcher.
@@ -165,6 +167,7 @@ ROPEWALK_INLINE void rotate_heads(storage<Layout::type_id>* x, const rotate_args
         for (int h = 0; h < count; ++h) {
             auto* head = x + h * stride;
             prefetch_step<Layout>(head + ahead, distance, i);
+            prefetch_step<Layout>(head + ahead / 2, distance, i);
             Layout::put(head, distance, i, Layout::turned(head, distance, i, row));
         }
     }
