@@ -475,10 +475,11 @@ ROPEWALK_TILE void pv_tile(const typename Operand::row_element* p, int64_t p_str
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int i = 0; i < vectors; ++i) store(o + r * o_stride + i * lanes, acc[r][i]); }
 }
 
-// All rows over the tokens of all runs, a number of dims wide.
+// All rows over the tokens of all runs, which are a number of dims wide in memory too.
 template <class Operand>
 void pv_strips(const pv_args& args, const std::byte* p, const v_run* runs, int32_t pieces, int32_t dims, float* o, const float* alpha,
-               prefetcher* ahead, int64_t step_bytes) {
+               prefetcher* ahead) {
+    const int64_t step_bytes = int64_t{dims} * Operand::bytes;
     for_strips<full_strip<Operand>()>(args.rows, [&](auto r, int row) {
         constexpr int R = decltype(r)::value;
         constexpr int D = groups_beside<Operand>(R);
@@ -499,16 +500,12 @@ void pv_strips(const pv_args& args, const std::byte* p, const v_run* runs, int32
 
 // Straight from the page: few rows run by run, so that its lines come nearly in order, many rows over all runs, so that o is read and written once.
 template <class Operand>
-void pv_runs(const pv_args& args) {
+void pv_runs(const pv_args& args, int type) {
     const auto* p = static_cast<const std::byte*>(args.p);
-    const int64_t step_bytes = int64_t{args.v_dim} * Operand::bytes;
-    prefetcher ahead[tile_tokens / panel];
+    run_prefetchers ahead(args, type);
+    if (args.rows > few_rows) return pv_strips<Operand>(args, p, args.runs, args.pieces, args.v_dim, args.o, args.alpha, ahead.of);
     for (int32_t i = 0; i < args.pieces; ++i) {
-        ahead[i] = prefetcher(args.runs[i].prefetch, args.runs[i].tokens / Operand::planes * step_bytes / 64);
-    }
-    if (args.rows > few_rows) return pv_strips<Operand>(args, p, args.runs, args.pieces, args.v_dim, args.o, args.alpha, ahead, step_bytes);
-    for (int32_t i = 0; i < args.pieces; ++i) {
-        pv_strips<Operand>(args, p, args.runs + i, 1, args.v_dim, args.o, i == 0 ? args.alpha : nullptr, ahead + i, step_bytes);
+        pv_strips<Operand>(args, p, args.runs + i, 1, args.v_dim, args.o, i == 0 ? args.alpha : nullptr, ahead.of + i);
         p += args.runs[i].tokens * static_cast<int64_t>(sizeof(typename Operand::row_element));
     }
 }
@@ -556,23 +553,17 @@ inline constexpr int32_t column_dims = 16 * pass_panels;
 template <class Operand, class Widen>
 void pv_columns(const pv_args& args, int type, int64_t token_bytes, Widen widen) {
     alignas(64) std::byte column[tile_tokens * column_dims * 4];
-    prefetcher ahead[tile_tokens / panel];
-    int32_t tokens = 0;
-    for (int32_t i = 0; i < args.pieces; ++i) {
-        ahead[i] = prefetcher(args.runs[i].prefetch, v_lines(type, args.v_dim, args.runs[i].tokens));
-        tokens += args.runs[i].tokens;
-    }
+    run_prefetchers ahead(args, type);
     prefetcher nothing({}, 0);
     for (int32_t first = 0; first < args.v_dim; first += column_dims) {
         const int32_t dims = args.v_dim - first < column_dims ? args.v_dim - first : column_dims;
         std::byte* out = column;
         for (int32_t i = 0; i < args.pieces; ++i) {
-            widen(args.runs[i], first, dims, out, ahead[i]);
+            widen(args.runs[i], first, dims, out, ahead.of[i]);
             out += args.runs[i].tokens * dims * token_bytes;
         }
-        const v_run copied{column, nullptr, tokens, {}};
-        pv_strips<Operand>(args, static_cast<const std::byte*>(args.p), &copied, 1, dims, args.o + first, args.alpha, &nothing,
-                           int64_t{dims} * Operand::bytes);
+        const v_run copied{column, nullptr, ahead.tokens, {}};
+        pv_strips<Operand>(args, static_cast<const std::byte*>(args.p), &copied, 1, dims, args.o + first, args.alpha, &nothing);
     }
 }
 
@@ -583,7 +574,7 @@ inline bool reads_v_in_page(const pv_args& args) { return ROPEWALK_X86_512 || ar
 template <int Type>
 void pv_fma(const pv_args& args) {
     if constexpr (widens_in_tile<Type>) {
-        if (Type == fp32 ? reads_v_in_page(args) : args.rows <= few_rows) return pv_runs<fma_operand<Type>>(args);
+        if (Type == fp32 ? reads_v_in_page(args) : args.rows <= few_rows) return pv_runs<fma_operand<Type>>(args, Type);
     }
     pv_columns<fma_operand<fp32>>(args, Type, 4, [&](const v_run& run, int32_t first, int32_t dims, std::byte* out, prefetcher& ahead) {
         widen_column<Type>(run, args, first, dims, reinterpret_cast<float*>(out), ahead);
@@ -592,7 +583,7 @@ void pv_fma(const pv_args& args) {
 
 #if ROPEWALK_HAS_BF16_DOT
 void pv_dot(const pv_args& args) {
-    if (reads_v_in_page(args)) return pv_runs<dot_operand>(args);
+    if (reads_v_in_page(args)) return pv_runs<dot_operand>(args, bf16);
     pv_columns<dot_operand>(args, bf16, 2, [&](const v_run& run, int32_t first, int32_t dims, std::byte* out, prefetcher& ahead) {
         for (int32_t t = 0; t < run.tokens; t += 2, out += dims * 4) {
             const std::byte* v = run.v + v_bytes(bf16, args.v_dim, t) + first * 4;

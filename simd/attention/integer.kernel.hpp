@@ -220,7 +220,7 @@ ROPEWALK_TILE void qk_int4_tile(const std::byte* q, int64_t q_stride, int32_t k_
     vf acc[R][V];
     ROPEWALK_UNROLL for (int r = 0; r < R; ++r) { ROPEWALK_UNROLL for (int v = 0; v < V; ++v) acc[r][v] = zero(); }
     const std::byte* ends = q + k_dim;
-    const int64_t groups = k_dim / scale_group, panel_bytes = groups * (int4_scale_offset + 64);
+    const int64_t groups = k_dim / scale_group, next_panel = panel_bytes(int4, k_dim);
     const auto lane_of = [token](int v) { return token + v % int4_vectors * lanes; };
     for (int64_t g = 0; g < groups; ++g, k += int4_scale_offset + 64) {
         const std::byte* group_sums = ends + static_cast<int64_t>(sizeof(q_row_end)) + g * 4;
@@ -236,7 +236,7 @@ ROPEWALK_TILE void qk_int4_tile(const std::byte* q, int64_t q_stride, int32_t k_
         _Pragma("GCC unroll 1") for (int step = 0; step < 4; ++step, q += 8) {
             vi low[V], high[V];
             ROPEWALK_UNROLL for (int v = 0; v < V; ++v) {
-                const vi x = load_words(k + v / int4_vectors * panel_bytes + (step * panel + lane_of(v)) * 4);
+                const vi x = load_words(k + v / int4_vectors * next_panel + (step * panel + lane_of(v)) * 4);
                 low[v] = low_nibbles(x);
                 high[v] = high_nibbles(x);
             }
@@ -253,7 +253,7 @@ ROPEWALK_TILE void qk_int4_tile(const std::byte* q, int64_t q_stride, int32_t k_
             }
         }
         ROPEWALK_UNROLL for (int v = 0; v < V; ++v) {
-            const std::byte* line = k + v / int4_vectors * panel_bytes + int4_scale_offset;
+            const std::byte* line = k + v / int4_vectors * next_panel + int4_scale_offset;
             const vf scale = load_fp16(line + lane_of(v) * 2), mid = load_fp16(line + (panel + lane_of(v)) * 2);
             ROPEWALK_UNROLL for (int r = 0; r < R; ++r) {
                 const std::byte* group_sum = group_sums + r * q_stride;
@@ -485,12 +485,7 @@ ROPEWALK_TILE void pv_int4_tile(const weight_rows& rows, const pv_args& args, in
 
 template <int Type>
 void pv_integer(const pv_args& args) {
-    int32_t tokens = 0;
-    prefetcher ahead[tile_tokens / panel];
-    for (int32_t i = 0; i < args.pieces; ++i) {
-        tokens += args.runs[i].tokens;
-        ahead[i] = prefetcher(args.runs[i].prefetch, v_lines(Type, args.v_dim, args.runs[i].tokens));
-    }
+    run_prefetchers ahead(args, Type);
     const int32_t group = Type == int4 ? scale_group : args.v_dim;
     tile_scales scales;
     for (int32_t first = 0; first < args.v_dim; first += group) {
@@ -500,15 +495,15 @@ void pv_integer(const pv_args& args) {
             weight_rows rows;
             const float* p = static_cast<const float*>(args.p) + row * args.p_stride;
             if (scales.finite) {
-                quantise_rows<Type, R>(p, args.p_stride, tokens, scales, rows, 0);
+                quantise_rows<Type, R>(p, args.p_stride, ahead.tokens, scales, rows, 0);
             } else {
-                for (int i = 0; i < R; ++i) quantise_masked_row<Type>(p + i * args.p_stride, tokens, scales, rows, i);
+                for (int i = 0; i < R; ++i) quantise_masked_row<Type>(p + i * args.p_stride, ahead.tokens, scales, rows, i);
             }
             float* o = args.o + row * args.o_stride;
             if constexpr (Type == int8) {
-                for (int32_t d = first; d < first + group; d += 16) pv_int8_tile<R>(rows, args, d, o, args.alpha + row, ahead);
+                for (int32_t d = first; d < first + group; d += 16) pv_int8_tile<R>(rows, args, d, o, args.alpha + row, ahead.of);
             } else {
-                for (int32_t d = first; d < first + group; d += int4_dims * lanes) pv_int4_tile<R>(rows, args, d, o, args.alpha + row, ahead);
+                for (int32_t d = first; d < first + group; d += int4_dims * lanes) pv_int4_tile<R>(rows, args, d, o, args.alpha + row, ahead.of);
             }
         });
     }

@@ -66,6 +66,18 @@ struct prefetcher {
 constexpr int64_t k_lines(int type, int32_t k_dim, int32_t panels) { return panels * panel_bytes(type, k_dim) / 64; }
 constexpr int64_t v_lines(int type, int32_t v_dim, int32_t tokens) { return v_bytes(type, v_dim, tokens) / 64; }
 
+// The prefetchers of the runs of a P.V, beside one pass over V of that type.
+struct run_prefetchers {
+    prefetcher of[tile_tokens / panel];
+    int32_t tokens = 0;  // of all runs
+    run_prefetchers(const pv_args& args, int type) {
+        for (int32_t i = 0; i < args.pieces; ++i) {
+            of[i] = prefetcher(args.runs[i].prefetch, v_lines(type, args.v_dim, args.runs[i].tokens));
+            tokens += args.runs[i].tokens;
+        }
+    }
+};
+
 // 8 fp16 become fp32; nothing beyond them is read.
 ROPEWALK_INLINE void load_halves(const std::byte* from, float* to) {
     std::byte halves[32] = {};
